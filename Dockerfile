@@ -10,7 +10,7 @@
 # they stand.
 FROM nvidia/cuda:12.6.3-devel-ubuntu24.04
 
-# What scripts/install checks for, Python with venv, git for dllogger, ssh for workers on other machines.
+# The packages that scripts/install checks for, Python with venv, git for dllogger, ssh for workers on other machines.
 RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
         openmpi-bin libopenmpi-dev numactl cmake g++ make libhighwayhash-dev libfarmhash-dev \
         python3 python3-venv python3-dev git openssh-client \
@@ -18,9 +18,9 @@ RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-ins
 
 WORKDIR /dlrm
 
-# Only what the install reads, so that a change of the code does not build Horovod again. A GPU is not visible while an image is built, so the
-# device is named. The image also holds a static NCCL, which must not be linked in place of TensorFlow's: hence SHARED. The install ends with
-# an exchange between two workers, on the CPU; where Horovod asks for the driver's library, the image's compatibility package has it.
+# Only the files that scripts/install reads, so that a change of the code does not build Horovod again. No GPU is visible while an image is built, so
+# DLRM_DEVICE names the device. The image also has a static NCCL, which must not be linked in place of TensorFlow's: hence SHARED. The install ends
+# with an exchange between two workers on the CPU; Horovod finds the driver's library in the image's compatibility package.
 COPY requirements.txt requirements-dev.txt requirements-optional.txt ./
 COPY scripts/install scripts/prove_install.py scripts/horovodrun.py scripts/
 COPY scripts/horovod_shim scripts/horovod_shim
@@ -30,10 +30,10 @@ RUN LD_LIBRARY_PATH="/usr/local/cuda/compat${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 RUN .venv/bin/python -m pip install --no-deps -r requirements-optional.txt
 
 COPY . .
-# For the processors that the image may run on, not for the one that builds it.
+# The operations are built for the processors that the image may run on, not for the one that builds it.
 ENV DLRM_OPS_ARCH=x86-64-v3
 RUN .venv/bin/python ops/build
-# What exports for Triton run in.
+# The environment in which exports for Triton are scored.
 RUN .venv/bin/python -m serving.stub_environment
 ENV PATH=/dlrm/.venv/bin:$PATH
 CMD ["bash"]

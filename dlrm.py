@@ -1,6 +1,6 @@
 """Train the Deep Learning Recommendation Model on click logs.
 
-On a laptop, from nothing (synthetic data, small tables):
+On a laptop, without a dataset (synthetic data, small tables):
   python dlrm.py --dataset_type synthetic --cpu --batch_size 2048 --valid_batch_size 8192 --synthetic_dataset_train_batches 200 \\
       --synthetic_dataset_valid_batches 4 --optimizer adam --learning_rate 0.001 --warmup_steps 0
 
@@ -11,7 +11,7 @@ Train on a tf_raw dataset, save, evaluate, measure inference, write predictions:
   python dlrm.py --dataset_path DATASET --restore_checkpoint_path CHECKPOINT --mode inference --inference_benchmark_batch_sizes 1,4096,65536
   python dlrm.py --dataset_path DATASET --restore_checkpoint_path CHECKPOINT --mode predict --predictions_path predictions.parquet
 
-See where the tables of a dataset would go, without touching any:
+Show the placement of a dataset's tables, without allocating them:
   python dlrm.py --mode plan --feature_spec feature_spec.yaml --plan_workers 8 --worker_memory_gb 80
 """
 
@@ -25,7 +25,7 @@ for _name in ("utils", "run", "model", "training", "preproc", "dataloading", "se
     _spec = importlib.util.find_spec(_name)
     if _spec is None or os.path.dirname(os.path.dirname(os.path.realpath(_spec.origin or ""))) != os.path.dirname(os.path.realpath(__file__)):
         raise ImportError(
-            f"dlrm needs its own {_name!r}, but {_spec and _spec.origin} comes first: rename that one, or start Python in another folder"
+            f"module {_name!r}: {_spec and _spec.origin} comes before dlrm's own on Python's path; rename it, or start Python in another folder"
         )
 
 import utils.forks  # noqa: E402, F401 - after the check; from here on it tracks forks and the library threads that a forked process lacks
@@ -42,9 +42,9 @@ NAME = "dlrm.py"
 
 def do(arguments: "Sequence[str]", program: str, description: str, *translation: Any) -> object:
     """Execute a command line; see `run.command.do`."""
-    from run.command import do as carried_out
+    from run.command import do as execute
 
-    return carried_out(arguments, program, description, *translation)
+    return execute(arguments, program, description, *translation)
 
 
 def run_command(main: "Callable[[], int | None]", name: str) -> int:

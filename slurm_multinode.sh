@@ -12,8 +12,8 @@
 #   BATCH_SIZE         global training batch (default: 65536)
 #   LOG_PATH           log file (default: dlrm_tf_log_JOBID.json)
 #   EXTRA_FLAGS        further flags of dlrm.py, separated by blanks (default: --amp --xla)
-#   WORKERS_PER_NODE   instead of the number of GPUs; needed on nodes without any, with EXTRA_FLAGS=--cpu
-#   DLRM_ROOT          the project's folder, where it is not the one that the job was submitted from
+#   WORKERS_PER_NODE   workers a node (default: its number of GPUs); required on nodes without GPUs, with EXTRA_FLAGS=--cpu
+#   DLRM_ROOT          the project's folder (default: the folder that the job was submitted from)
 #
 #SBATCH --job-name=dlrm
 #SBATCH --output=dlrm-%j.out
@@ -28,7 +28,7 @@ die() { printf 'slurm_multinode: %s\n' "$*" >&2; exit 1; }
 [ -n "${DATASET_PATH:-}" ] || die "DATASET_PATH is not set; expected the folder of a dataset"
 [ -d "$DATASET_PATH" ] || die "DATASET_PATH $DATASET_PATH: no such folder on $(hostname)"
 
-root=${DLRM_ROOT:-${SLURM_SUBMIT_DIR:-$PWD}} # Slurm runs a copy of this script, so its own folder says nothing
+root=${DLRM_ROOT:-${SLURM_SUBMIT_DIR:-$PWD}} # Slurm runs a copy of this script, so the script's own folder is of no use
 [ -f "$root/dlrm.py" ] || die "$root holds no dlrm.py; submit from the project's folder or set DLRM_ROOT"
 [ -x "$root/.venv/bin/python" ] || die "$root/.venv is missing; run ./scripts/install there, on a node with a GPU or with DLRM_DEVICE=gpu"
 cd "$root"
@@ -40,8 +40,8 @@ done
 
 workers=${WORKERS_PER_NODE:-${SLURM_GPUS_ON_NODE:-}}
 if [ -z "$workers" ] && command -v nvidia-smi >/dev/null; then workers=$(nvidia-smi -L | grep -c '^GPU' || true); fi
-[ "${workers:-0}" != 0 ] || die "no GPUs on $(hostname); ask for some with sbatch --gpus-per-node, or set WORKERS_PER_NODE"
-[[ $workers =~ ^[1-9][0-9]*$ ]] || die "workers a node: expected a number, found '$workers' (WORKERS_PER_NODE or SLURM_GPUS_ON_NODE)"
+[ "${workers:-0}" != 0 ] || die "no GPUs on $(hostname); request some with sbatch --gpus-per-node, or set WORKERS_PER_NODE"
+[[ $workers =~ ^[1-9][0-9]*$ ]] || die "workers a node: '$workers', expected a number (WORKERS_PER_NODE or SLURM_GPUS_ON_NODE)"
 
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST") || die "scontrol could not list the hosts of $SLURM_JOB_NODELIST"
 hosts=''

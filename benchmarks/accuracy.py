@@ -3,9 +3,9 @@
   python -m benchmarks.accuracy
   python -m benchmarks.accuracy --precisions float32,bfloat16 --num_rounds 10
 
-One dataset; in round i every precision trains with --seed i, so what is compared starts from the same weights and sees the same batches. The AUC
-that no model can beat is known, because the labels were drawn from known probabilities. Differences are taken within a round; they are noise
-where their mean is below about twice its standard error.
+All runs use one dataset. In round i every precision trains with --seed i, so that the compared runs start from the same weights and see the same
+batches. The best possible AUC is known, because the labels are drawn from known probabilities. Differences are taken within a round; a mean below
+about twice its standard error is noise.
 """
 
 import json
@@ -35,14 +35,14 @@ class AccuracyOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"samples_per_file_batch": 512, "batch_size": 256, "top_mlp_dims": (16, 1), "embedding_dim": 8}
 
-    precisions: tuple[str, ...] = option(PRECISIONS, f"to compare with {EXACT}: {', '.join(PRECISIONS)}")
-    samples_per_file_batch: int = option(65536, "an eighth of the training rows, half of the test rows", unit="samples")
-    batch_size: int = option(2048, "batch", unit="samples")
-    embedding_dim: int = option(16, "width of the tables and of the bottom MLP's end", unit="columns")
-    top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "as in dlrm.py")
-    learning_rate: float = option(0.002, "of Adam; rises over the first eighth of the steps, falls to 0 over the last half")
+    precisions: tuple[str, ...] = option(PRECISIONS, f"precisions to compare with {EXACT}: {', '.join(PRECISIONS)}")
+    samples_per_file_batch: int = option(65536, "an eighth of the number of training rows, and half of the number of test rows", unit="samples")
+    batch_size: int = option(2048, "batch size", unit="samples")
+    embedding_dim: int = option(16, "columns of the tables and of the bottom MLP's output", unit="columns")
+    top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "layer widths of the top MLP")
+    learning_rate: float = option(0.002, "learning rate of Adam; rises over the first eighth of the steps, falls to 0 over the last half")
     cpu: bool = option(False, "run on the CPU even where there is a GPU")
-    folder: str | None = option(None, "folder for the dataset; the default is where temporary files go")
+    folder: str | None = option(None, "folder for the dataset; the default is the system's temporary folder")
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,14 +1,14 @@
-"""Tables and gradients that are equal in every process, so that results can be compared. This module imports NumPy and nothing of the project."""
+"""Tables and gradients that are equal in every process, so that results can be compared. This module imports only NumPy, nothing of the project."""
 
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-LEARNING_RATE = 1.0  # with these gradients, large enough for an update to change the vectors visibly, and small enough to repeat it
+LEARNING_RATE = 1.0  # with these gradients large enough to change the vectors visibly in one update, and small enough for many updates
 LOOKUP, UPDATE, BOTH = "lookup", "update", "both"
 _SIZE = 0.1  # standard deviation of the gradients
-_PERIOD = 1009  # rows after which a table repeats itself; drawing all rows would take longer than measuring
+_PERIOD = 1009  # rows after which the values repeat: drawing all rows would take longer than the measurement
 
 
 def table_values(number: int, rows: int, dim: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Embeddings with several ids a sample, alone: the project's, TensorFlow's and keras-rs's, as TensorFlow functions on the same tables.
 
-This module imports TensorFlow: prepare it first. Each gets the ids in the form that it takes. The lists are full, so that none needs a mask.
+This module imports TensorFlow: call `prepare_tensorflow` first. Each embedding gets the ids in its own input format. All lists are full, so that no
+mask is needed.
 """
 
 import importlib
@@ -96,7 +97,7 @@ def project(work: Workload, dtype: str) -> Functions:
 
 
 def _by_tape(rule: str, work: Workload, dtype: str, prepare: Callable, look_up: Callable, weights: Sequence, apply: Callable) -> Functions:
-    """Return the functions of a peer whose gradients come from the tape; in the update, TensorFlow prunes what the gradients do not need.
+    """Return the functions of a peer with gradients from the tape; from the update, TensorFlow prunes operations that gradients do not need.
 
     Args:
         rule: as in `Functions`.

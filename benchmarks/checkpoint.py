@@ -2,9 +2,9 @@
 
   python -m benchmarks.checkpoint --gib 4 --folder /where/checkpoints/go
 
-In every round: plain files of 32 MiB are written with fdatasync by as many threads as there are processors, and the model is saved to an
-empty folder; then the plain files are read and the model is restored, what was in the page cache dropped before. Which of two comes first
-changes from round to round: disks that are lent by the hour are fast until a budget is spent.
+In every round plain files of 32 MiB are written with fdatasync by as many threads as there are processors, and the model is saved to an empty folder;
+then the page cache is dropped, the plain files are read and the model is restored. The order of plain files and model alternates from round to round,
+because cloud disks are fast until an I/O budget is spent.
 """
 
 import shutil
@@ -32,10 +32,10 @@ class CheckpointOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"gib": 0.06}
 
-    num_rounds: int = option(4, "rounds, an even number is fair; in each everything takes its turn, and medians over them are shown", unit="rounds")
+    num_rounds: int = option(4, "number of rounds, even for a fair order; medians over them are shown", unit="rounds")
     gib: float = option(4.0, "size of the tables", unit="GiB")
-    num_tables: int = option(6, "tables, equally large", unit="tables")
-    folder: str | None = option(None, "folder on the disk to measure; the default is where temporary files go")
+    num_tables: int = option(6, "number of tables, of one size", unit="tables")
+    folder: str | None = option(None, "folder on the disk to measure; the default is the system's temporary folder")
 
 
 def main(options: CheckpointOptions, report: Report) -> None:
@@ -83,7 +83,7 @@ def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, 
     last = model.embedding.shards[-1].weights
     expected = read_rows(last, rows - 1, rows)
     one_row = {"row": Array(expected.shape)}, [ArrayPart("row", lambda *_: expected)]
-    save(work / "first", 1, *one_row, {}, world)  # a first save loads libraries here, not in the first round
+    save(work / "first", 1, *one_row, {}, world)  # the first save loads libraries, which the first round must not measure
     peaks = {"save": PeakMemory(), "restore": PeakMemory()}
     seconds: dict[str, list[float]] = {"raw write": [], "save": [], "raw read": [], "restore": []}
     before = resident_bytes()
@@ -105,7 +105,7 @@ def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, 
         with peaks["restore"]:
             seconds["restore"].append(timed(restore_all))
         if not (read_rows(last, rows - 1, rows) == expected).all():
-            raise RuntimeError("what was restored is not what was saved")
+            raise RuntimeError("the restored tables differ from the saved tables")
 
     for number in range(options.num_rounds):
         for leftover in (work / "raw", checkpoint):

@@ -1,4 +1,4 @@
-"""Child processes for benchmarks that measure new processes: a module starts itself again and receives one JSON object from the child."""
+"""Child processes for benchmarks that measure new processes: a module starts itself as a child and receives one JSON object from it."""
 
 import json
 import os

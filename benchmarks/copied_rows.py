@@ -1,4 +1,4 @@
-"""Copying of the rows that a lookup or an update touches: the work that no embedding can avoid, in a threaded loop that does nothing else.
+"""Copying of the rows of a lookup or an update by a threaded loop that does nothing else: the least work of any embedding.
 
 The loop is C++ (`copied_rows.cc`), compiled for this processor. Each thread takes an equal part of the samples, or of the rows, table by table.
 """

@@ -1,11 +1,11 @@
-"""Measure how fast batches come from a tf_raw dataset in the page cache, beside plain tf.data pipelines over the same files.
+"""Measure how fast batches are read from a tf_raw dataset in the page cache, compared with plain tf.data pipelines over the same files.
 
   python -m benchmarks.dataloader
   python -m benchmarks.dataloader --dataset_path DATASET --batch_size 8192
 
-Everything takes its turn in every round. The project's reader checks that ids are in range, which the pipelines of tf.data leave out; all
-deliver ids `[F, B]` as int32, numericals `[B, M]` and labels `[B]`. The dataset written where none is given has the cardinalities of the
-4.2-billion-parameter model, so all three widths of ids occur.
+Every round measures all readers in turn. The project's reader checks that ids are in range, the pipelines of tf.data do not; all deliver ids `[F, B]`
+as int32, numericals `[B, M]` and labels `[B]`. Without --dataset_path a dataset is written with the cardinalities of the 4.2-billion-parameter model,
+so that all three widths of ids occur.
 """
 
 import sys
@@ -36,12 +36,12 @@ class DataloaderOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_samples": 20_000, "batch_size": 1000, "record_batches": 1}
 
-    dataset_path: str | None = option(None, "folder of a tf_raw dataset; the default is to write one to a temporary folder")
-    num_samples: int = option(4_000_000, "rows of the dataset that is written", unit="samples")
-    batch_size: int = option(65536, "batch", unit="samples")
-    record_batches: int = option(1, "batches that the pipeline with a record a sample reads in its turn; it is slow", unit="batches")
-    shuffle_window: int = option(8, "of the row with --shuffle_window", unit="batches")
-    folder: str | None = option(None, "folder for the dataset that is written; the default is where temporary files go")
+    dataset_path: str | None = option(None, "folder of a tf_raw dataset; the default is a new one in a temporary folder")
+    num_samples: int = option(4_000_000, "rows of the new dataset", unit="samples")
+    batch_size: int = option(65536, "batch size", unit="samples")
+    record_batches: int = option(1, "batches in a turn of the pipeline with a record a sample, which is slow", unit="batches")
+    shuffle_window: int = option(8, "shuffle window of the row with --shuffle_window", unit="batches")
+    folder: str | None = option(None, "folder for the new dataset; the default is the system's temporary folder")
 
 
 def main(options: DataloaderOptions, report: Report) -> None:
@@ -68,7 +68,7 @@ def _measure(options: DataloaderOptions, report: Report, folder: Path) -> None:
     with closing(TfRawSplit(spec, SPLIT)) as split:
         count, size = split.num_samples // options.batch_size, options.batch_size
         if count == 0:
-            raise UserError(f"--batch_size {size}: the dataset has {split.num_samples} samples; expected one batch at least")
+            raise UserError(f"--batch_size {size}: the dataset has {split.num_samples} samples; expected at least one batch")
         few = min(options.record_batches, count)
         in_order, shuffled = BatchReader(split, size), BatchReader(split, size, order=Order(0))
         mixed = BatchReader(split, size, order=Order(0, options.shuffle_window))

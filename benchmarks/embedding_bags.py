@@ -4,18 +4,18 @@
   python -m benchmarks.embedding_bags --hotness 20 --optimizer sgd --precisions float32 --ids uniform
   python -m benchmarks.embedding_bags --torch_python /somewhere/torchenv/bin/python
 
-Everything takes its turn in every round, on the same tables and ids, and gives the same vectors, which is checked; ratios are taken within a round.
-Lists are full, and the gradients are given, `[B, C]`. On a CPU, with as many threads as there are processors.
+Every round measures all embeddings in turn on the same tables and ids; ratios are taken within a round. All must give the same vectors, which is
+checked. Lists are full, and the gradients `[B, C]` are fixed. Everything runs on the CPU, with as many threads as there are processors.
 
-What takes part:
+Measured embeddings:
   the project   its embedding on one worker, as the training step calls it
-  copying       what no embedding can do without: for the lookup every row that is named is read into a buffer in the cache; for the update the
+  copying       the least work of any embedding: for the lookup the row of every id is read into a buffer in the cache; for the update the
                 gradients are read once, and every distinct row is read and written once
   TensorFlow    tf.nn.embedding_lookup_sparse, and the rows of its gradient scattered into the tables by the same rule
-  keras-rs      EmbedReduce, which DistributedEmbedding is made of on a CPU, where keras-rs is installed; its Adagrad is by elements
-  fbgemm        SplitTableBatchedEmbeddingBagsCodegen, torchrec's engine, where --torch_python names a Python that has it. With bfloat16 its vectors
+  keras-rs      EmbedReduce, of which DistributedEmbedding consists on a CPU, if keras-rs is installed; its Adagrad is elementwise
+  fbgemm        SplitTableBatchedEmbeddingBagsCodegen, torchrec's engine, if --torch_python names a Python that has it. With bfloat16 its vectors
                 are float16, because on a CPU it has no bfloat16. Its wheel is built without OpenMP, so that an operator uses one thread: the tables
-                are dealt over an operator for each processor, and these run side by side. A virtual environment for it:
+                are distributed over one operator for each processor, and these run in parallel. A virtual environment for it:
                   python -m venv torchenv
                   torchenv/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
                   torchenv/bin/pip install fbgemm-gpu-cpu==1.8.0
@@ -47,7 +47,7 @@ PROJECT, COPYING, PLAIN, KERAS_RS, FBGEMM = "project", "copying", "TensorFlow", 
 PEERS = (PLAIN, KERAS_RS, FBGEMM)
 MEASURES = (LOOKUP, UPDATE, BOTH)
 _TOLERANCE = 0.02  # of probes, which are about 1 or more; bfloat16 changes them by 0.002
-_COPIES = 10  # the measured memory of everything together, accumulators and vectors included, in sizes of the tables
+_COPIES = 10  # memory of all embeddings together, with accumulators and vectors, in multiples of the tables' size; measured
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,17 @@ class BagOptions(Options):
         "seconds_per_turn": 0.01,
     }
 
-    batch_size: int = option(8192, "batch", unit="samples")
-    num_tables: int = option(26, "tables, equally large", unit="tables")
+    batch_size: int = option(8192, "batch size", unit="samples")
+    num_tables: int = option(26, "number of tables, of one size", unit="tables")
     cardinality: int = option(100_000, "rows of each table", unit="rows")
     embedding_dim: int = option(128, "width of the tables", unit="columns")
     hotness: str = option("mlperf", HOTNESS_HELP)
-    optimizer: str = option(OPTIMIZERS[0], "rule of the update", choices=OPTIMIZERS)
+    optimizer: str = option(OPTIMIZERS[0], "optimizer of the update", choices=OPTIMIZERS)
     precisions: tuple[str, ...] = option(PRECISIONS, f"dtypes of vectors and gradients, tables being float32: {', '.join(PRECISIONS)}")
     ids: tuple[str, ...] = option(tuple(EXPONENTS), f"distributions of the ids: {', '.join(EXPONENTS)}")
-    torch_python: str | None = option(None, "a Python with torch and fbgemm-gpu-cpu; without one fbgemm is left out")
-    num_batches: int = option(4, "different batches, used in turns", unit="batches")
-    seconds_per_turn: float = option(0.5, "how long lookup, update and both are repeated in a turn, each at least once", unit="s")
+    torch_python: str | None = option(None, "Python with torch and fbgemm-gpu-cpu; without it fbgemm is not measured")
+    num_batches: int = option(4, "number of different batches, used in turn", unit="batches")
+    seconds_per_turn: float = option(0.5, "time for which lookup, update and both are each repeated in a turn, at least once", unit="s")
 
     def __post_init__(self):
         super().__post_init__()
@@ -102,13 +102,13 @@ def main(chosen: BagOptions, report: Report) -> None:
     from utils.runtime import prepare_tensorflow
 
     work = chosen.workload()
-    check_fits(_COPIES * 4 * work.dim * sum(work.rows), "the tables of everything that is measured", available_bytes())
+    check_fits(_COPIES * 4 * work.dim * sum(work.rows), "the tables of all measured embeddings", available_bytes())
     prepare_tensorflow()
     configure_tensorflow(work.config.device, 0)
     if importlib.util.find_spec("keras_rs") is None:
-        report.say("keras-rs is left out: it is not installed")
+        report.say("keras-rs is not measured: it is not installed")
     if not chosen.torch_python:
-        report.say("fbgemm is left out: --torch_python names no Python that has it")
+        report.say("fbgemm is not measured: set --torch_python to a Python that has it")
     report.figures["results"] = []
     for dtype in chosen.precisions:
         with scratch(None, 8 * chosen.num_batches * work.batch_size * work.id_rows[-1].stop, "the ids") as folder, ExitStack() as stack:
@@ -133,7 +133,7 @@ def _contenders(chosen: BagOptions, work: Workload, dtype: str, folder: Path, re
     found[PROJECT] = bags.project(work, dtype)
     library = copied_rows.compiled(folder)
     if library is None:
-        report.say("copying is left out: there is no compiler; install g++, or name another one in CXX")
+        report.say("copying is not measured: no C++ compiler was found; install g++, or name another one in CXX")
     else:
         tables = [table_values(number, rows, work.dim) for number, rows in enumerate(work.rows)]
         size = work.batch_size * work.dim * len(work.rows) * (4 if dtype == "float32" else 2)

@@ -3,8 +3,9 @@
   python -m benchmarks.inference
   python -m benchmarks.inference --torch_python TORCH/bin/python --litert_python LITERT/bin/python --batch_sizes 1,64,1024
 
-All have the same weights, float32, in a process each, and take their turn in every round: what is compared is measured in one run. Their outputs are
-compared, too. Beside the times, how long one thread takes to read the MLPs' weights once: no single sample can be scored faster by one.
+Every implementation has the same float32 weights and a process of its own; every round measures all in turn, so that compared times are of one run.
+Their outputs are compared, too. The report includes the time in which one thread reads the MLPs' weights once: one thread cannot score a sample
+faster.
 """
 
 import importlib.util
@@ -51,15 +52,15 @@ class InferenceOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 50, "embedding_dim": 8, "seconds": 0.01, "batch_sizes": (1, 64)}
 
-    num_rounds: int = option(5, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
+    num_rounds: int = option(5, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
     rows: int = option(10_000, "rows of each of the 26 tables", unit="rows")
     embedding_dim: int = option(128, "columns of the tables", unit="columns")
     batch_sizes: tuple[int, ...] = option((1, 64, 1024, 8192, 65536), "samples scored at once", unit="samples")
-    seconds: float = option(0.5, "for each figure of a round", unit="seconds")
-    ways: tuple[str, ...] = option(tuple(TITLES), f"what is measured: {', '.join(TITLES)}; {REFERENCE} is what outputs are compared with")
-    torch_python: str | None = option(None, "Python that has PyTorch; without it PyTorch is measured where it is installed here")
-    litert_python: str | None = option(None, "Python that has ai-edge-litert; without it LiteRT is measured where it is installed here")
-    folder: str | None = option(None, "folder for temporary files; the default is where these go")
+    seconds: float = option(0.5, "time for each figure of a round", unit="seconds")
+    ways: tuple[str, ...] = option(tuple(TITLES), f"implementations to measure: {', '.join(TITLES)}; outputs are compared with those of {REFERENCE}")
+    torch_python: str | None = option(None, "Python that has PyTorch; the default is this Python, if it has PyTorch")
+    litert_python: str | None = option(None, "Python that has ai-edge-litert; the default is this Python, if it has ai-edge-litert")
+    folder: str | None = option(None, "folder for temporary files; the default is the system's temporary folder")
 
     def __post_init__(self):
         super().__post_init__()
@@ -103,7 +104,7 @@ class Child:
             if ANSWER in line:
                 return json.loads(line.partition(ANSWER)[2])
         code, said = self._process.wait(), self._said.read_text().strip().splitlines()
-        raise UserError(f"{TITLES[self._way]}: its process ended with code {code}: {said[-1] if said else 'it said nothing'}")
+        raise UserError(f"{TITLES[self._way]}: its process ended with code {code}: {said[-1] if said else 'it printed no error'}")
 
     def close(self) -> None:
         """End the process."""
@@ -149,9 +150,9 @@ def main(chosen: InferenceOptions, report: Report) -> None:
     report.say(f"largest difference from {TITLES[REFERENCE]}: " + ", ".join(f"{TITLES[way]} {value:.1e}" for way, value in differences.items()))
     for way, value in differences.items():
         if not value <= AGREE:
-            report.say(f"{TITLES[way]} differs by more than {AGREE:g}: its figures do not count")
+            report.say(f"{TITLES[way]} differs by more than {AGREE:g}: its figures are not valid")
     if any(not differences.get(way, 0) <= AGREE for way in OURS):
-        raise UserError(f"the scorer's outputs are not {TITLES[REFERENCE]}'s to {AGREE:g}")
+        raise UserError(f"the scorer's outputs differ from {TITLES[REFERENCE]}'s by more than {AGREE:g}")
 
 
 def _pythons(chosen: InferenceOptions, report: Report) -> dict[str, str]:
@@ -165,7 +166,7 @@ def _pythons(chosen: InferenceOptions, report: Report) -> dict[str, str]:
     for way in dict.fromkeys((*chosen.ways, REFERENCE)):
         missing = [module for module in needs.get(way, ()) if importlib.util.find_spec(module) is None]
         if missing and not given.get(way):
-            hint = f"; --{way}_python names a Python that has it" if way in given else "; see requirements-serving.txt"
+            hint = f"; set --{way}_python to a Python that has it" if way in given else "; see requirements-serving.txt"
             report.say(f"{TITLES[way]}: not measured, {missing[0]} is not installed{hint}")
         else:
             found[way] = given.get(way) or sys.executable
@@ -217,7 +218,7 @@ def _ratios(calls: dict) -> list[tuple]:
     return found
 
 
-# What is measured --------------------------------------------------------------------------------------------------------------
+# Measured models --------------------------------------------------------------------------------------------------------------
 
 
 def _write(chosen: InferenceOptions, folder: Path, ways: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""One scoring implementation in a process of its own, which takes turns with the others. `benchmarks.inference` starts it, maybe in another Python.
+"""One scoring implementation in a process of its own, which takes turns with the others. `benchmarks.inference` starts it, also by another Python.
 
 Its arguments are the implementation ("way") and a folder with `weights/*.npy` (`bottom_kernel_0`, `table_0`, …), `checkpoint`, `repository` and
 `model.tflite`. Each line of its input is a JSON object. {"load": NAME} reads `NAME_numerical.npy` `[B, 13]` float32 and `NAME_ids.npy` `[B, 26]`
@@ -19,10 +19,10 @@ import numpy as np
 from benchmarks.children import answer
 
 Score = Callable[[], np.ndarray]
-"""Scores what was loaded, `[B]` float32."""
+"""A function that scores the loaded samples, `[B]` float32."""
 
 Load = Callable[[np.ndarray, np.ndarray], Score]
-"""Takes numericals and ids in the form that a way wants them, which is not measured."""
+"""A function of numericals and ids that converts them to an implementation's input, which is not timed, and returns its `Score`."""
 
 
 def scorer(folder: Path) -> Load:

@@ -1,4 +1,4 @@
-"""A DLRM as usually written in Keras: stock layers, one table a feature. This module imports Keras: prepare TensorFlow first."""
+"""A DLRM as usually written in Keras: stock layers, one table a feature. This module imports Keras: call `prepare_tensorflow` first."""
 
 from typing import NamedTuple
 

@@ -3,9 +3,9 @@
   python -m benchmarks.metrics
   python -m benchmarks.metrics --num_scores 89000000
 
-Groups have 2 to 12 rows, which stand together (in order of the groups) or anywhere.
+Groups have 2 to 12 rows, which are consecutive ("together") or in random order ("anywhere").
 
-Each round is a new process. Memory is the most that was resident beyond what was before, when scores and labels were there.
+Each round is a new process. Memory is the peak of resident memory minus that before the metrics, when scores and labels exist already.
 """
 
 import statistics
@@ -32,8 +32,8 @@ class MetricsOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "num_scores": 10_000, "num_ranked": 10_000}
 
-    num_scores: int = option(10_000_000, "scores", unit="samples")
-    num_ranked: int = option(27_000_000, "scores in groups", unit="samples")
+    num_scores: int = option(10_000_000, "number of scores", unit="samples")
+    num_ranked: int = option(27_000_000, "number of scores in groups", unit="samples")
 
 
 def main(chosen: MetricsOptions, report: Report) -> None:

@@ -20,9 +20,9 @@ class Options:
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1}
 
-    num_rounds: int = option(5, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
+    num_rounds: int = option(5, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
     json: str | None = option(None, "file for all figures, as JSON")
-    quick: bool = option(False, "sizes so small that it ends in seconds and its figures mean nothing: to see that it works")
+    quick: bool = option(False, "run in seconds with tiny sizes, as a test; the figures are meaningless")
 
     @classmethod
     def check_given(cls, given: Mapping[str, Any]) -> None:

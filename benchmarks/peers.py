@@ -1,7 +1,7 @@
 """Peers of the project's step: the matrix products alone, stock Keras, and a plain step written by hand.
 
-This module imports TensorFlow: prepare it first. All do the same work on the same batches: F tables, lists of ids summed, the MLPs, the interaction,
-binary cross-entropy, plain SGD. The lists are full, as in MLPerf, so that peers do not need masks for shorter ones.
+This module imports TensorFlow: call `prepare_tensorflow` first. All do the same work on the same batches: F tables, lists of ids summed, the MLPs,
+the interaction, binary cross-entropy, plain SGD. The lists are full, as in MLPerf, so that peers do not need masks for shorter ones.
 """
 
 import importlib
@@ -163,7 +163,7 @@ def as_sparse(ids: tf.Tensor) -> tf.SparseTensor:
     """Return full lists of ids `[h, B]` as a sparse matrix `[B, h]`, whose indices are a constant."""
     hotness, batch_size = ids.shape
     places = np.stack([np.repeat(np.arange(batch_size), hotness), np.tile(np.arange(hotness), batch_size)], axis=1)
-    values = tf.reshape(tf.stack(tf.unstack(ids), axis=1), [-1])  # not transposed: for integers oneDNN prints errors on standard error
+    values = tf.reshape(tf.stack(tf.unstack(ids), axis=1), [-1])  # not tf.transpose: with integers oneDNN prints errors on standard error
     return tf.SparseTensor(places, values, [batch_size, hotness])
 
 
@@ -178,7 +178,7 @@ def plain_peer(work: Workload, dtype: str, feed: Feed) -> Action:
         layers[len(work.config.model.bottom_mlp_dims) : first_top],
         layers[first_top:],
     )
-    # the first product of each cross layer has no bias, and the tape would give None for it
+    # leave out the unused bias of each cross layer's first product, for which the tape would return None
     unused = {id(bias) for _, bias in crosses[::2]}
     dense = [variable for layer in layers for variable in layer if id(variable) not in unused]
     count = len(work.rows) + 1

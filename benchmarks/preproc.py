@@ -1,12 +1,12 @@
-"""Measure how fast raw rows become a dataset, beside pandas with scikit-learn's encoder and PyArrow as people write it.
+"""Measure how fast raw rows are preprocessed into a dataset, compared with usual scripts for pandas with scikit-learn, and for PyArrow.
 
   python -m benchmarks.preproc
   python -m benchmarks.preproc --rows 200000 --num_rounds 1
 
 A click log in the form of Criteo's goes through `preproc.criteo`, a CSV file of 20 columns of texts through `preproc.table`, and the seven files of
-`dataloading.generate_outbrain` through `preproc.outbrain`, where the peer makes the same 26 features with pandas. Each turn is a new
-process that begins with an empty folder; its time is that of the work, without the imports. The peers hold everything in memory, check nothing, and
-keep no vocabulary. A peer that is not installed is left out, with a line.
+`dataloading.generate_outbrain` through `preproc.outbrain`, where the peer makes the same 26 features with pandas. Each turn is a new process with an
+empty folder; its time excludes the imports. The peers hold everything in memory, check nothing, and keep no vocabulary. A peer that is not installed
+is not measured, which is reported.
 """
 
 import importlib.util
@@ -48,10 +48,10 @@ class PreprocOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 2000}
 
-    num_rounds: int = option(3, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
-    rows: int = option(2_000_000, "training rows of each file, a twentieth as many are for testing; clicks of Outbrain's files", unit="rows")
-    frequency_threshold: int = option(3, "occurrences from which on a value is kept", unit="rows")
-    folder: str | None = option(None, "folder for the files; the default is where temporary files go")
+    num_rounds: int = option(3, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
+    rows: int = option(2_000_000, "training rows of each file (test rows: a twentieth); for Outbrain's files, clicks", unit="rows")
+    frequency_threshold: int = option(3, "least number of occurrences of a value that gets its own id", unit="rows")
+    folder: str | None = option(None, "folder for the files; the default is the system's temporary folder")
 
 
 def main(options: PreprocOptions, report: Report) -> None:
@@ -59,8 +59,8 @@ def main(options: PreprocOptions, report: Report) -> None:
     for kind, methods in KINDS.items():
         present = [name for name in methods if _present(NEEDS[name])]
         for name in set(methods) - set(present):
-            report.say(f"{name} is left out: {NEEDS[name]} cannot be imported")
-        with scratch(options.folder, 4 * _ROW_BYTES[kind] * options.rows, f"the {kind} and what becomes of it") as folder:
+            report.say(f"{name} is not measured: {NEEDS[name]} cannot be imported")
+        with scratch(options.folder, 4 * _ROW_BYTES[kind] * options.rows, f"the {kind} and its dataset") as folder:
             if kind == "outbrain":
                 report.say(f"writing raw files of {options.rows:,} clicks to {folder}")
                 generate_outbrain.main(["--displays", str(max(100, options.rows // _ADS_SHOWN)), "--dst", str(folder / "raw")])

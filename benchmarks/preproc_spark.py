@@ -1,4 +1,4 @@
-"""Measure `preproc.criteo`, `preproc.table` and `preproc.outbrain` on Spark, beside Polars: on this machine, and on standalone clusters of one-core
+"""Measure `preproc.criteo`, `preproc.table` and `preproc.outbrain` on Spark and on Polars: on this machine, and on standalone clusters of one-core
 workers.
 
   python -m benchmarks.preproc_spark
@@ -6,8 +6,8 @@ workers.
   python -m benchmarks.preproc_spark --kinds outbrain --workers 2
 
 A log in the form of Criteo's goes through the first, a CSV file of 20 columns of texts through the second, Outbrain's raw files through the third.
-The workers share this machine, so their number scales as far as its cores do. Each turn is a new process that begins with an empty folder; its time
-is that of the command, the start of Spark included. The memory is the driver's: Python and its Java, which on `local[N]` is the executor too.
+The workers share this machine, so their number scales as far as its cores do. Each turn is a new process with an empty folder; its time
+is that of the command, including the start of Spark. The memory is the driver's: Python and its Java, which on `local[N]` is the executor too.
 """
 
 import json
@@ -54,13 +54,13 @@ class SparkOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 2000, "workers": ("1",), "kinds": ("table",)}
 
-    num_rounds: int = option(1, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
-    rows: int = option(2_000_000, "training rows of each file; a twentieth as many are for testing", unit="rows")
-    cores: int = option(2, "N of local[N]", unit="cores")
-    workers: tuple[str, ...] = option(("1", "2", "4"), "sizes of the clusters", unit="workers")
+    num_rounds: int = option(1, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
+    rows: int = option(2_000_000, "training rows of each file (test rows: a twentieth)", unit="rows")
+    cores: int = option(2, "cores N of local[N]", unit="cores")
+    workers: tuple[str, ...] = option(("1", "2", "4"), "numbers of workers of the clusters", unit="workers")
     kinds: tuple[str, ...] = option(tuple(KINDS), f"files to measure: {', '.join(KINDS)}")
-    frequency_threshold: int = option(3, "occurrences from which on a value is kept", unit="rows")
-    folder: str | None = option(None, "folder for the files; the default is where temporary files go")
+    frequency_threshold: int = option(3, "least number of occurrences of a value that gets its own id", unit="rows")
+    folder: str | None = option(None, "folder for the files; the default is the system's temporary folder")
 
     def __post_init__(self):
         super().__post_init__()
@@ -76,7 +76,7 @@ def main(options: SparkOptions, report: Report) -> None:
 
 def _measure(options: SparkOptions, report: Report, kind: str) -> None:
     sizes = [int(size) for size in options.workers]
-    with scratch(options.folder, 4 * _ROW_BYTES[kind] * options.rows, f"the {kind} and what becomes of it") as folder:
+    with scratch(options.folder, 4 * _ROW_BYTES[kind] * options.rows, f"the {kind} and its dataset") as folder:
         report.say(f"writing {kind} files of {options.rows:,} rows, and more, to {folder}")
         flags, num_rows = _written(options, kind, folder)
         seconds: dict[str, list[float]] = {}

@@ -10,7 +10,7 @@ from benchmarks.workload import t15_rows
 from dataloading.synthetic.power_law import ids_from_uniforms
 from preproc.criteo.clicklog import CATEGORICAL, LABEL, NUMERICAL
 
-MOST_VALUES = 1_000_000  # the most distinct values of a column; the terabyte of logs has more, in far more rows
+MOST_VALUES = 1_000_000  # maximum of distinct values in a column; the terabyte of logs has more, in far more rows
 MISSING = 0.03  # share of missing values in each field except the label
 ALPHA = 1.2  # exponent of the values' power law
 TABLE_COLUMNS = tuple(f"column_{i}" for i in range(20))

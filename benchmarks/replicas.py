@@ -3,8 +3,8 @@
   python -m benchmarks.replicas
   python -m benchmarks.replicas --instances 2 --scale 1.0 --requests 122
 
-The tables have the rows of the 4.2-billion-parameter model (15.6 GiB) in files that are sparse: no room on the disk, and as much memory as others.
-Request i asks for the i-th part of every table's rows. Memory is the sum of the proportional set sizes of the backend's processes.
+The tables have the rows of the 4.2-billion-parameter model (15.6 GiB) in sparse files, which take no disk space but as much memory as others.
+Request i looks up the i-th part of every table's rows. Memory is the sum of the proportional set sizes of the backend's processes.
 """
 
 import json
@@ -44,9 +44,9 @@ class ReplicaOptions(Options):
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "scale": 0.001, "requests": 2}
 
     scale: float = option(1.0, "rows of the tables, in proportion to the 4.2-billion-parameter model's")
-    instances: int = option(2, "processes that serve the model")
-    requests: int = option(122, f"requests of {BATCH:,} samples; with 122 every row is asked for", unit="requests")
-    folder: str | None = option(None, "folder for temporary files; the default is where these go")
+    instances: int = option(2, "number of processes that serve the model")
+    requests: int = option(122, f"number of requests, of {BATCH:,} samples each; 122 look up every row", unit="requests")
+    folder: str | None = option(None, "folder for temporary files; the default is the system's temporary folder")
 
 
 def main(chosen: ReplicaOptions, report: Report) -> None:
@@ -117,7 +117,7 @@ def enlarge(checkpoint: Path, rows: list[int]) -> None:
 
 
 def _keep_rows(version: Path, tables: int) -> None:
-    """Replace the rows by which the version checks itself, since those of its export have other scores now."""
+    """Replace the rows on which the version checks itself, because the scores of the exported rows have changed."""
     scorer = dlrm.load(version / CHECKPOINT, mmap=True, cpu=True).over_arrays()
     inputs = {NUMERICAL: np.zeros((1, 13), np.float32), CATEGORICAL: np.zeros((1, tables), np.int64)}
     kept_rows.KeptRows(inputs, scorer.score(*scorer.checked(*inputs.values())), DIFFERENCE[FLOAT32]).write(version / kept_rows.FILE)

@@ -28,7 +28,7 @@ class Report:
         machine = self.figures["machine"]
         self.say(f"{machine['processor']}, {machine['processors']} processors, load {machine['load_before']:.1f} before")
         if getattr(options, "quick", False):
-            self.say("--quick: the sizes are so small that the figures mean nothing")
+            self.say("--quick: tiny sizes, the figures are meaningless")
 
     def say(self, line: str) -> None:
         """Print a line."""

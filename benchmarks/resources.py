@@ -3,7 +3,7 @@
   python -m benchmarks.resources
   python -m benchmarks.resources --workers 1 --steps 20000 --checkpoint_every_steps 200
 
-A run of dlrm.py on small synthetic data, which saves often, is looked at ten times; what has levelled off stays the same over the second half.
+A run of dlrm.py on small synthetic data, which saves often, is inspected ten times; figures without a leak are constant over the second half.
 """
 
 import os
@@ -31,10 +31,10 @@ class ResourcesOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"workers": 1, "steps": 40, "checkpoint_every_steps": 10}
 
-    num_rounds: int = option(1, "runs, one after another", unit="runs")
-    workers: int = option(3, "workers")
+    num_rounds: int = option(1, "number of runs, one after another", unit="runs")
+    workers: int = option(3, "number of workers")
     steps: int = option(3000, "training steps", unit="steps")
-    checkpoint_every_steps: int = option(50, "as in dlrm.py", unit="steps")
+    checkpoint_every_steps: int = option(50, "steps between two checkpoints", unit="steps")
 
 
 def command(options: ResourcesOptions, folder: Path) -> list[str]:

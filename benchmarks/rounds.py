@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 
 Action = Callable[[int], object]
-"""Does its work so many times and returns when all of it is done."""
+"""A function that does its work a number of times and returns when all of it is done."""
 
 Seconds = Mapping[str, list[float]]
-"""Seconds of doing something once, by what it was and round."""
+"""Seconds of one execution of each action, by the action's name and then by round."""
 
 
 def interleave(actions: Mapping[str, Action], rounds: int, times: int = 1, warmup: int = 1) -> Seconds:

@@ -1,11 +1,11 @@
-"""Several workers against one on the same processors: speed, bytes moved against the least possible, and time in collectives.
+"""Compare several workers with one on the same processors: speed, bytes moved relative to the least possible, and time in collectives.
 
   python -m benchmarks.scaling
   python -m benchmarks.scaling --workers 1,2 --precision bfloat16
 
-Every round launches each number of workers in turn, with horovodrun where there are several; all share --threads, so that one worker has
-them all, two have half each. Efficiency is the speed in proportion to the first number's of the same round. The least bytes are those that
-any placement of whole or sliced tables must send in the two exchanges of vectors, and what a ring sends to sum the dense gradients.
+Every round launches each number of workers in turn, by horovodrun if there are several. The workers share --threads: one worker has all of them, two
+have half each. Efficiency is the speed relative to that of the first number of workers in the same round. The least bytes are those that any
+placement of whole or sliced tables must send in the two exchanges of vectors, and those that a ring sends to sum the dense gradients.
 """
 
 import os
@@ -48,20 +48,20 @@ class ScalingOptions(Options):
         "steps_per_round": 2,
     }
 
-    num_rounds: int = option(3, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
+    num_rounds: int = option(3, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
     workers: tuple[int, ...] = option((1, 2, 4), "numbers of workers")
     batch_size: int = option(8192, "global batch", unit="samples")
-    num_tables: int = option(26, "tables, equally large", unit="tables")
+    num_tables: int = option(26, "number of tables, of one size", unit="tables")
     cardinality: int = option(100_000, "rows of each table", unit="rows")
-    embedding_dim: int = option(128, "as in dlrm.py", unit="columns")
-    bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "as in dlrm.py")
-    top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "as in dlrm.py")
-    precision: str = option("float32", "of the dense part, what --amp chooses in dlrm.py", choices=PRECISIONS)
-    xla: bool = option(False, "as in dlrm.py")
+    embedding_dim: int = option(128, "columns of each table", unit="columns")
+    bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "layer widths of the bottom MLP")
+    top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "layer widths of the top MLP")
+    precision: str = option("float32", "precision of the dense part, as by --amp in dlrm.py", choices=PRECISIONS)
+    xla: bool = option(False, "compile the step by XLA, as in dlrm.py")
     ids: str = option("uniform", "distribution of the ids", choices=tuple(EXPONENTS))
-    gradient_slices: int | None = option(None, "as in dlrm.py")
-    steps_per_round: int = option(8, "steps of one turn", unit="steps")
-    threads: int = option(PROCESSORS, "threads inside operations of all workers together; the default is one a processor", unit="threads")
+    gradient_slices: int | None = option(None, "value of --gradient_slices for dlrm.py")
+    steps_per_round: int = option(8, "training steps of one turn", unit="steps")
+    threads: int = option(PROCESSORS, "threads inside operations, over all workers; the default is one a processor", unit="threads")
 
     def __post_init__(self):
         super().__post_init__()
@@ -70,7 +70,7 @@ class ScalingOptions(Options):
             if count < 1 or self.batch_size % count:
                 raise ValueError(f"--workers {count}: expected positive numbers that divide --batch_size {self.batch_size}")
         if not self.workers:
-            raise ValueError("--workers: expected one number or more")
+            raise ValueError("--workers: expected at least one number")
 
     def flags(self, workers: int) -> list[object]:
         """Return the flags for dlrm.py."""
@@ -85,7 +85,7 @@ class ScalingOptions(Options):
 def main(chosen: ScalingOptions, report: Report) -> None:
     """Measure and print."""
     if max(chosen.workers) > 1 and not shutil.which("horovodrun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"):
-        raise UserError("horovodrun was not found; ./scripts/install installs it, and --workers 1 does without")
+        raise UserError("horovodrun was not found; install it by ./scripts/install, or use --workers 1")
     check_fits(4 * chosen.embedding_dim * chosen.cardinality * chosen.num_tables, "the tables", available_bytes())
     rounds: dict[int, list[list[dict]]] = {count: [] for count in chosen.workers}
     for _ in range(chosen.num_rounds):
@@ -108,7 +108,7 @@ def main(chosen: ScalingOptions, report: Report) -> None:
         columns,
         [(str(count), *(facts[key] for key in keys)) for count, facts in figures.items()],
     )
-    report.say("bytes are of one step, sent by all workers together; where collectives fill a large share, workers also wait for each other in them")
+    report.say("bytes are those of one step, sent by all workers together; where collectives have a large share, it includes waits for other workers")
 
 
 def _launch(chosen: ScalingOptions, workers: int) -> list[dict]:

@@ -1,10 +1,10 @@
-"""A model on the Triton server against its scorer called directly, and against a plain Keras SavedModel in the same Python backend.
+"""Compare a model on the Triton server with its scorer called directly, and with a plain Keras SavedModel in the same Python backend.
 
   python -m benchmarks.serving
   python -m benchmarks.serving --rows 10000 --batch_sizes 1,64,1024
 
-All take their turn in every round, one request at a time, without dynamic batching, over gRPC on the loopback. The Keras model has the same shapes,
-and random weights. Latencies are those of the client, in whose process the scorer is called directly, too.
+Every round measures all three in turn, one request at a time, without dynamic batching, over gRPC on the loopback. The Keras model has the same
+shapes, and random weights. Latencies are measured in the client, in whose process the scorer is called directly, too.
 """
 
 import statistics
@@ -39,12 +39,12 @@ class ServingOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 100, "embedding_dim": 8, "seconds": 0.1, "batch_sizes": (1, 64)}
 
-    num_rounds: int = option(5, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
+    num_rounds: int = option(5, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
     rows: int = option(100_000, "rows of each of the 26 tables", unit="rows")
     embedding_dim: int = option(128, "columns of the tables", unit="columns")
     batch_sizes: tuple[int, ...] = option((1, 64, 1024, MOST), f"samples a request, at most {MOST}", unit="samples")
-    seconds: float = option(2.0, "for each figure of a round", unit="seconds")
-    folder: str | None = option(None, "folder for temporary files; the default is where these go")
+    seconds: float = option(2.0, "time for each figure of a round", unit="seconds")
+    folder: str | None = option(None, "folder for temporary files; the default is the system's temporary folder")
 
     def __post_init__(self):
         super().__post_init__()

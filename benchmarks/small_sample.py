@@ -1,8 +1,8 @@
-"""Compare settings on a small dataset: the mean test AUC over seeds, beside a logistic regression of the same rows.
+"""Compare settings on a small dataset: the mean test AUC over seeds, and the AUC of a logistic regression on the same rows.
 
   python -m benchmarks.small_sample --dataset_path SAMPLE
 
-SAMPLE is the dataset of the recipe in docs/training.md. `benchmarks.small_sample.SETTINGS` are the flags that are tried; every setting is trained
+SAMPLE is the dataset of the recipe in docs/training.md. `benchmarks.small_sample.SETTINGS` are the compared flags; every setting is trained
 with every seed before the next. The logistic regression has a weight for every id of every feature and one for every numerical, its penalty chosen on
 the last fifth of the training rows.
 """
@@ -37,13 +37,13 @@ PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0)  # scikit-learn's C; a larger C is a wea
 
 @dataclass(frozen=True)
 class SmallSampleOptions(Options):
-    """Few rows."""
+    """Benchmark of a small dataset."""
 
     QUICK: ClassVar[dict[str, Any]] = {"num_seeds": 1, "max_steps": 3}
 
     dataset_path: str | None = option(None, "folder of a tf_raw dataset with a train and a test split")
-    num_seeds: int = option(10, "seeds, from 0 on")
-    max_steps: int | None = option(None, "end each run after so many steps", unit="steps")
+    num_seeds: int = option(10, "number of seeds, beginning with seed 0")
+    max_steps: int | None = option(None, "steps after which each run ends; the default is the whole training", unit="steps")
 
 
 def main(chosen: SmallSampleOptions, report: Report) -> None:
@@ -51,7 +51,7 @@ def main(chosen: SmallSampleOptions, report: Report) -> None:
     import dlrm
 
     if chosen.dataset_path is None:
-        raise UserError("--dataset_path is missing: the folder of the recipe's dataset")
+        raise UserError("--dataset_path is missing; expected the folder of the dataset in docs/training.md's recipe")
     spec = FeatureSpec.from_yaml(Path(chosen.dataset_path) / DEFAULT_FILE_NAME, "--dataset_path")
     check_quick(spec, ("train", "test"))
     found: dict[str, list[float]] = {}

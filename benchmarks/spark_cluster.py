@@ -67,7 +67,7 @@ class Cluster:
         path = Path(self._logs[number].name)
         while not (found := re.search(said, text := path.read_text(errors="replace"))):
             assert self._processes[number].poll() is None, text
-            assert time.monotonic() < deadline, f"it never said {said!r}: {text}"
+            assert time.monotonic() < deadline, f"no output matched {said!r}: {text}"
             time.sleep(0.05)
         return found
 

@@ -3,7 +3,8 @@
   python -m benchmarks.startup
   python -m benchmarks.startup --scale 0.1 --num_rounds 5
 
-Each figure is of a new process, and all take their turn in every round. Memory is the process's peak (ru_maxrss), beside the tables' own size.
+Each figure is measured in a new process; every round measures all of them in turn. Memory is the process's peak (ru_maxrss), with its ratio to the
+tables' size.
 """
 
 import resource
@@ -32,11 +33,11 @@ class StartupOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "scale": 0.0005, "precisions": ("float32",), "xla": ("off",), "batch_size": 64}
 
-    num_rounds: int = option(3, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
-    scale: float = option(1.0, "rows of the tables that are built, in proportion to the 4.2-billion-parameter model's (15.6 GiB)")
+    num_rounds: int = option(3, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
+    scale: float = option(1.0, "rows of the tables, in proportion to the 4.2-billion-parameter model's (15.6 GiB)")
     batch_size: int = option(8192, "batch of the first step", unit="samples")
-    precisions: tuple[str, ...] = option(("float32", "bfloat16"), f"of the first step, what --amp chooses in dlrm.py: {', '.join(PRECISIONS)}")
-    xla: tuple[str, ...] = option(("off", "on"), "the first step without --xla, with it, or both: off, on")
+    precisions: tuple[str, ...] = option(("float32", "bfloat16"), f"precisions of the first step, as by --amp in dlrm.py: {', '.join(PRECISIONS)}")
+    xla: tuple[str, ...] = option(("off", "on"), "first steps without --xla, with it, or both: off, on")
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,9 +1,9 @@
-"""Raw files in the form of two public datasets, drawn at random: examples and tests of `preproc.table` use them.
+"""Write random raw files in the form of two public datasets, for examples and tests of `preproc.table`.
 
     python -m benchmarks.table_logs --dst LOGS
 
-writes LOGS/ratings.dat in the form of MovieLens (user::movie::rating::timestamp, no header), its side tables LOGS/users.csv and LOGS/movies.csv
-(genres as one-hot columns), and LOGS/pairs.dat, users and movies without ratings. LOGS/clicks_0.csv.gz, LOGS/clicks_1.csv.gz and
+The command writes LOGS/ratings.dat in the form of MovieLens (user::movie::rating::timestamp, no header), its side tables LOGS/users.csv and
+LOGS/movies.csv (genres as one-hot columns), and LOGS/pairs.dat, users and movies without ratings. LOGS/clicks_0.csv.gz, LOGS/clicks_1.csv.gz and
 LOGS/today.csv.gz have the form of Avazu (hexadecimal texts, hours as 14102100, whole numbers that are ids); the last has no clicks.
 """
 
@@ -80,9 +80,9 @@ def clicks(rows: int, seed: int, day: int) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw and write the files. Raises UserError where a flag is invalid."""
     parser = Parser(prog=f"python -m {NAME}", description=__doc__)
-    parser.add_argument("--dst", type=Path, required=True, metavar="FOLDER", help="where the files go; made where missing")
-    parser.add_argument("--rows", type=int, default=60_000, metavar="N", help="ratings, and clicks of two days (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default: 0)")
+    parser.add_argument("--dst", type=Path, required=True, metavar="FOLDER", help="folder for the files; it is created if it does not exist")
+    parser.add_argument("--rows", type=int, default=60_000, metavar="N", help="number of ratings, and of clicks of two days (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
     flags = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     if flags.rows < 100 or flags.seed < 0:
         raise UserError(f"--rows {flags.rows} --seed {flags.seed}: expected at least 100 rows, and a seed of 0 or more")

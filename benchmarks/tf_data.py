@@ -1,6 +1,6 @@
 """A tf.data pipeline over a tf_raw dataset, as tf.data's guides recommend: fixed-length records of each file, zipped.
 
-This module imports TensorFlow: prepare it first.
+This module imports TensorFlow: call `prepare_tensorflow` first.
 """
 
 from pathlib import Path

@@ -88,5 +88,5 @@ class TorchBags:
         for line in self._process.stdout:
             if line.startswith(ANSWER):
                 return json.loads(line.removeprefix(ANSWER))
-        last = (self._said.read_text().strip().splitlines() or ["no word"])[-1]
+        last = (self._said.read_text().strip().splitlines() or ["no output"])[-1]
         raise UserError(f"--torch_python {self._python}: the process that measures fbgemm ended with code {self._process.wait()}: {last}")

@@ -1,4 +1,4 @@
-"""The project's training step beside the machine's ceiling, stock Keras and a plain step by hand, and where its time goes.
+"""Compare the project's training step with the machine's ceiling, stock Keras and a plain step by hand; measure the parts of the step.
 
   python -m benchmarks.train_step
   python -m benchmarks.train_step --precisions bfloat16 --ids power_law --num_rounds 9
@@ -8,8 +8,8 @@
   python -m benchmarks.train_step --model wide_and_deep --ids power_law --batch_size 131072 --num_batches 2 --steps_per_round 1 --num_rounds 3 \\
       --xla off --compiled_peers false
 
-Everything takes its turn in every round, in one process with the settings of dlrm.py; ratios are taken within a round. Batches lie on the
-device before. The ceiling is the matrix products of the MLPs (and of cross layers) alone, forward and backward; GFLOP/s count them and nothing else.
+Every round measures all steps in turn, in one process with the settings of dlrm.py; ratios are taken within a round. The batches are on the device
+beforehand. The ceiling is the matrix products of the MLPs (and of cross layers) alone, forward and backward; GFLOP/s count only these.
 With --hotness features have several ids a sample, whose vectors are summed; lists are full, so that the peers need no masks.
 With --model wide_and_deep the model is the published one of Outbrain's clicks: its tables, five layers of 1,024 with dropout 0.1, FTRL for the linear
 part and RMSprop for the deep one. Its peers are stock Keras with two optimizers and, where it is installed, tf_keras's WideDeepModel.
@@ -58,30 +58,30 @@ class StepOptions(Options):
         "gradient_slices": 2,
     }
 
-    batch_size: int = option(8192, "batch", unit="samples")
-    model: str = option(DLRM, "dlrm, with its --interaction, or wide_and_deep as wide_and_deep.py trains it", choices=(DLRM, WIDE_AND_DEEP))
-    num_tables: int | None = option(None, "tables, equally large; the default is 26, or Outbrain's tables for wide_and_deep", unit="tables")
+    batch_size: int = option(8192, "batch size", unit="samples")
+    model: str = option(DLRM, "model: dlrm with --interaction, or wide_and_deep as wide_and_deep.py trains it", choices=(DLRM, WIDE_AND_DEEP))
+    num_tables: int | None = option(None, "number of tables, of one size; the default is 26, or Outbrain's tables for wide_and_deep", unit="tables")
     cardinality: int | None = option(None, "rows of each table; the default is 100000, or those of Outbrain's tables for wide_and_deep", unit="rows")
     hotness: str = option("1", HOTNESS_HELP)
     embedding_dim: int | None = option(
-        None, "of every table; the default is 128, or the widths of Outbrain's tables for wide_and_deep with its own tables", unit="columns"
+        None, "columns of every table; the default is 128, or the widths of Outbrain's tables for wide_and_deep with its own tables", unit="columns"
     )
-    bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "as in dlrm.py")
+    bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "layer widths of the bottom MLP")
     top_mlp_dims: tuple[int, ...] | None = option(
-        None, "as in dlrm.py, or the deep part's of wide_and_deep; the default is 1024,1024,512,256,1, or five layers of 1024 and 1"
+        None, "layer widths of the top MLP, or of the deep part of wide_and_deep; the default is 1024,1024,512,256,1, or five layers of 1024 and 1"
     )
-    interaction: str = option("dot", "as in dlrm.py; others than dot leave out the parts of the step", choices=(DOT, CROSS, CAT))
-    cross_layer_projection_dim: int = option(512, "as in dlrm.py")
-    t15: bool = option(False, "also train on tables of the 4.2-billion-parameter model, and leave the peers out: memory does not hold both")
-    precisions: tuple[str, ...] = option(("float32", "bfloat16"), f"of the dense part, what --amp chooses in dlrm.py: {', '.join(PRECISIONS)}")
+    interaction: str = option("dot", "interaction of the vectors; the parts of the step are measured only with dot", choices=(DOT, CROSS, CAT))
+    cross_layer_projection_dim: int = option(512, "rank of the cross layers' kernels")
+    t15: bool = option(False, "also measure on tables of the 4.2-billion-parameter model, without peers, for which memory does not suffice")
+    precisions: tuple[str, ...] = option(("float32", "bfloat16"), f"precisions of the dense part, as by --amp in dlrm.py: {', '.join(PRECISIONS)}")
     ids: tuple[str, ...] = option(tuple(EXPONENTS), f"distributions of the ids: {', '.join(EXPONENTS)}")
-    xla: tuple[str, ...] = option(("off", "on"), "the project's step without --xla, with it, or both: off, on")
+    xla: tuple[str, ...] = option(("off", "on"), "project's steps without --xla, with it, or both: off, on")
     peers: bool = option(True, "measure the peers as well")
-    compiled_peers: bool = option(True, "among them stock Keras with jit_compile, which takes the most memory")
-    parts: bool = option(True, "measure the parts of the step as well, where the interaction is dot")
-    steps_per_round: int = option(3, "steps of one turn", unit="steps")
-    num_batches: int = option(4, "different batches, used in turns", unit="batches")
-    gradient_slices: int | None = option(None, "as in dlrm.py")
+    compiled_peers: bool = option(True, "also measure stock Keras with jit_compile, which takes the most memory")
+    parts: bool = option(True, "measure the parts of the step as well, if the interaction is dot")
+    steps_per_round: int = option(3, "training steps of one turn", unit="steps")
+    num_batches: int = option(4, "number of different batches, used in turn", unit="batches")
+    gradient_slices: int | None = option(None, "value of --gradient_slices for dlrm.py")
     threads: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
     cpu: bool = option(False, "run on the CPU even where there is a GPU")
 
@@ -90,10 +90,10 @@ class StepOptions(Options):
         """See `Options`."""
         unread = [name for name in NOT_OF_WIDE_AND_DEEP if name in given]
         if given.get("model") == WIDE_AND_DEEP and unread:
-            raise UserError(f"--{unread[0]} has no effect with --model wide_and_deep; leave it out")
+            raise UserError(f"--{unread[0]} has no effect with --model wide_and_deep; drop it")
         without = "--peers false" if given.get("peers") is False else "--t15" if given.get("t15") else None
         if without and "compiled_peers" in given:
-            raise UserError(f"--compiled_peers has no effect with {without}; leave it out")
+            raise UserError(f"--compiled_peers has no effect with {without}; drop it")
 
     def __post_init__(self):
         super().__post_init__()
@@ -160,7 +160,7 @@ def main(chosen: StepOptions, report: Report) -> None:
     report.figures["results"] = []
     for dtype in chosen.precisions:
         _measure_precision(chosen, dtype, report)
-        gc.collect()  # models hold reference cycles, and memory does not fit two sets of large tables
+        gc.collect()  # models are in reference cycles, and memory does not suffice for two sets of large tables
 
 
 def _say_of_peers(chosen: StepOptions, report: Report) -> None:
@@ -169,11 +169,11 @@ def _say_of_peers(chosen: StepOptions, report: Report) -> None:
 
     if chosen.model == WIDE_AND_DEEP:
         report.figures["tf_keras"] = version = tf_keras_version()
-        missing = "tf_keras is not installed, and its WideDeepModel left out (benchmarks/requirements-peers.txt has the version)"
+        missing = "tf_keras is not installed, so its WideDeepModel is not measured; install it from benchmarks/requirements-peers.txt"
         report.say(f"on the {report.figures['device']}; {f'tf_keras {version}' if version else missing}")
         return
     report.figures["keras_interaction"] = "keras_rs" if has_keras_rs() else "keras.ops"
-    report.say(f"on the {report.figures['device']}; the Keras peer's interaction is by {report.figures['keras_interaction']}")
+    report.say(f"on the {report.figures['device']}; the Keras peer's interaction is that of {report.figures['keras_interaction']}")
 
 
 def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:

@@ -3,8 +3,8 @@
   python -m benchmarks.whole_run
   python -m benchmarks.whole_run --precision bfloat16 --xla --batch_size 65536 --steps 20
 
-Both are new processes in turns. dlrm.py reads a tf_raw dataset from the page cache, checks it, logs and looks at every loss; its throughput
-is what it writes to its log. The step alone has its batches on the device before.
+Both run in turn, in new processes. dlrm.py reads a tf_raw dataset from the page cache, checks it, logs, and checks every loss; its throughput is
+taken from its log. The step alone has its batches on the device beforehand.
 """
 
 import json
@@ -32,18 +32,18 @@ class WholeRunOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "batch_size": 64, "num_tables": 3, "cardinality": 50, "embedding_dim": 8, "steps": 4}
 
-    batch_size: int = option(8192, "batch", unit="samples")
-    num_tables: int = option(26, "tables, equally large", unit="tables")
+    batch_size: int = option(8192, "batch size", unit="samples")
+    num_tables: int = option(26, "number of tables, of one size", unit="tables")
     cardinality: int = option(100_000, "rows of each table", unit="rows")
-    embedding_dim: int = option(128, "as in dlrm.py", unit="columns")
+    embedding_dim: int = option(128, "columns of each table", unit="columns")
     ids: str = option("uniform", "distribution of the ids", choices=tuple(EXPONENTS))
-    precision: str = option("float32", "of the dense part, what --amp chooses in dlrm.py", choices=("float32", "bfloat16", "float16"))
-    xla: bool = option(False, "as in dlrm.py")
-    cpu: bool = option(False, "as in dlrm.py")
-    steps: int = option(40, "steps that are measured", unit="steps")
-    warmup_steps: int = option(5, "steps before", unit="steps")
-    print_freq: int = option(10, "as in dlrm.py: its default of 100 would log less often than people who wait", unit="steps")
-    folder: str | None = option(None, "folder for the dataset; the default is where temporary files go")
+    precision: str = option("float32", "precision of the dense part, as by --amp in dlrm.py", choices=("float32", "bfloat16", "float16"))
+    xla: bool = option(False, "compile the step by XLA, as in dlrm.py")
+    cpu: bool = option(False, "run on the CPU even where there is a GPU")
+    steps: int = option(40, "measured steps", unit="steps")
+    warmup_steps: int = option(5, "steps before the measured ones", unit="steps")
+    print_freq: int = option(10, "steps between two lines of the log; dlrm.py's default of 100 logs less often than users do", unit="steps")
+    folder: str | None = option(None, "folder for the dataset; the default is the system's temporary folder")
 
     def flags(self) -> list[str]:
         """Return the flags for dlrm.py."""

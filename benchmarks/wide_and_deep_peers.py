@@ -1,8 +1,8 @@
 """Peers of the project's Wide & Deep step: stock Keras 3 with two optimizers, and tf_keras's WideDeepModel.
 
-This module imports TensorFlow: prepare it first. Both peers train the model of `model/wide_and_deep.py` on the same batches: F deep tables, F wide
-tables of one column, the linear layer, the MLP with dropout, binary cross-entropy, FTRL for the linear part and RMSprop for the deep part (Keras 3's
-RMSprop has its epsilon inside the root).
+This module imports TensorFlow: call `prepare_tensorflow` first. Both peers train the model of `model/wide_and_deep.py` on the same batches: F deep
+tables, F wide tables of one column, the linear layer, the MLP with dropout, binary cross-entropy, FTRL for the linear part and RMSprop for the deep
+part (Keras 3's RMSprop has its epsilon inside the root).
 """
 
 import importlib
@@ -50,7 +50,7 @@ class KerasWideAndDeep:
                 logits = self.model(self._inputs(batch), training=True)
                 loss = self._loss(_column(batch.labels), logits)
             gradients = tape.gradient(loss, [[variable.value for variable in variables] for variables, _ in self.groups])
-            # Dense gradients: with IndexedSlices Keras's optimizers take each occurrence of a row for its whole gradient, and train another model.
+            # Dense gradients: Keras's optimizers treat each occurrence of a row in IndexedSlices as its whole gradient, which trains another model.
             for (variables, optimizer), values in zip(self.groups, gradients, strict=True):
                 optimizer.apply([tf.convert_to_tensor(value) for value in values], variables)
             return loss
@@ -146,7 +146,7 @@ class _Inputs:
         self._places = work.id_rows
 
     def __call__(self, batch) -> list[tf.Tensor]:
-        rows = tf.unstack(batch.ids)  # not transposed: for integers oneDNN prints errors on standard error
+        rows = tf.unstack(batch.ids)  # not tf.transpose: with integers oneDNN prints errors on standard error
         ids = [tf.stack(rows[some.start : some.stop], axis=1) if len(some) > 1 else rows[some.start] for some in self._places]
         return [tf.cast(batch.numerical, tf.float32), *ids]
 

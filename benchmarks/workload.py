@@ -23,7 +23,7 @@ EXPONENTS = {"uniform": 0.0, "power_law": ALPHA}  # exponents of the distributio
 MLPERF = "mlperf"
 # ids a sample of each feature in MLPerf's DLRM v2 on Criteo's data
 MLPERF_HOTNESS = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
-HOTNESS_HELP = f"ids a sample of each feature, all different, summed: one number, one for each table, or {MLPERF} for those of MLPerf's DLRM v2"
+HOTNESS_HELP = f"ids a sample of each feature, all different, vectors summed: one number, one for each table, or {MLPERF} for MLPerf's DLRM v2"
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def hotness_of_tables(text: str, rows: Sequence[int]) -> tuple[int, ...]:
     found = found * len(rows) if len(found) == 1 else found
     for i, (hotness, count) in enumerate(zip(found, rows, strict=True)):
         if hotness > count:
-            raise UserError(f"--hotness {text[:80]}: table {i} has {count} rows, and the {hotness} ids of a sample are all different")
+            raise UserError(f"--hotness {text[:80]}: table {i} has {count} rows, and the {hotness} ids of a sample must all be different")
     return found
 
 

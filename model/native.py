@@ -294,4 +294,4 @@ def operations_description() -> str:
     if on_gpu():
         return "TensorFlow's operations"
     switched_off = os.environ.get("DLRM_NATIVE_OPS") == "0"
-    return f"TensorFlow's operations{'' if switched_off else ', slower: the C++ ones are not built, see ops/build'}"
+    return f"TensorFlow's operations{'' if switched_off else ', slower: the C++ operations are not built; run ops/build'}"

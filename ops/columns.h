@@ -1,4 +1,5 @@
-// The columns of samples' vectors between two orders: sample by sample, as the model wants them, and block by block, as workers exchange them.
+// Conversion of samples' vectors between two orders of columns: sample by sample, as the model needs them, and block by block, as workers exchange
+// them.
 #ifndef DLRM_OPS_COLUMNS_H_
 #define DLRM_OPS_COLUMNS_H_
 
@@ -9,18 +10,18 @@
 
 namespace dlrm {
 
-// Consecutive columns of every sample. All in bytes.
+// Consecutive columns of every sample. All sizes are in bytes.
 struct Segment {
-  char* block;     // where they lie for the first sample, block by block
-  int64_t stride;  // to the next sample there
-  int64_t column;  // where they begin in a sample's vectors
+  char* block;     // position of the first sample's columns in the blocks
+  int64_t stride;  // distance to the next sample in the blocks
+  int64_t column;  // first byte in a sample's vectors
   int64_t width;
 };
 
-// From the blocks to the samples, each `length` bytes. Columns that no segment names are left alone.
+// Copies the blocks to the samples of `length` bytes each. Columns that no segment covers stay unchanged.
 void BlocksToSamples(const std::vector<Segment>& segments, int64_t samples, char* out, int64_t length, const Threads& threads);
 
-// And back; `samples` holds where each sample's vectors begin.
+// Copies the samples to the blocks; `samples` points to the beginning of each sample's vectors.
 void SamplesToBlocks(const std::vector<Segment>& segments, const std::vector<const char*>& samples, const Threads& threads);
 
 }  // namespace dlrm

@@ -10,10 +10,11 @@ namespace {
 
 constexpr int64_t kRowsPerTask = 64;
 constexpr int64_t kElementsPerTask = 16384;
-constexpr int64_t kAlone = 1 << 20;  // elements that one thread handles alone: 0.2 ms, in which the others work on other slices of the batch
-constexpr int64_t kChunk = 256;  // elements of all parts that are summed at once, in the first-level cache
+constexpr int64_t kAlone = 1 << 20;  // up to so many elements one thread works alone: 0.2 ms, while other threads work on other slices of the batch
+constexpr int64_t kChunk = 256;  // elements of each part that are summed at once, so that they stay in the first-level cache
 
-// gradient = upstream where y > 0, and sum += gradient. Where y is not, TensorFlow multiplies by zero: x - x is that product, but never -0.
+// gradient = upstream where y > 0, and sum += gradient. Elsewhere TensorFlow multiplies upstream by zero, which gives NaN for NaN and infinity. So
+// does x - x, which is never -0.
 void AddRow(int64_t columns, const float* upstream, const float* y, float* gradient, float* __restrict sum) {
   DLRM_INDEPENDENT
   for (int64_t i = 0; i < columns; ++i) {
@@ -26,8 +27,8 @@ void AddRow(int64_t columns, const float* upstream, const float* y, float* gradi
 template <class T>
 constexpr int16_t kInfinity = std::is_same_v<T, BFloat16> ? 0x7f80 : 0x7c00;
 
-// Both 16-bit types are ordered as their bits, taken as an integer, and NaN is above infinity. Integers and two loops, because the compiler makes
-// vectors of those.
+// Values of both 16-bit types have the same order as their bits taken as integers, with NaN above infinity. The code uses integers and two loops
+// because compilers vectorise these.
 template <class T>
 void AddRow(int64_t columns, const T* upstream, const T* y, T* gradient, float* __restrict sum) {
   const auto* from = reinterpret_cast<const int16_t*>(upstream);
@@ -45,7 +46,7 @@ void AddRow(int64_t columns, const T* upstream, const T* y, T* gradient, float* 
   });
 }
 
-// A NaN is not below zero, so it is kept; -0 becomes 0.
+// Keeps NaN, since NaN <= 0 is false; -0 becomes 0.
 inline float Relu(float x) { return x <= 0 ? 0 : x; }
 
 template <class T>
@@ -70,7 +71,7 @@ float Rounded(float x) {
   return Widened(rounded);
 }
 
-// y[i] = x[i] times the scale, rounded, for kRun elements at most; `y` may be `x`.
+// y[i] = x[i] * scale, rounded, for at most kRun elements; `y` may be `x`.
 template <class T>
 void ScaleRow(int64_t n, const T* x, float scale, T* y) {
   float values[kRun];
@@ -79,7 +80,7 @@ void ScaleRow(int64_t n, const T* x, float scale, T* y) {
   NarrowRow(values, n, y);
 }
 
-// An element's bits, as what may be read and written in its place.
+// An unsigned integer type through which an element's bits may be read and written in place.
 template <class T>
 struct Bits {
   typedef uint16_t Type __attribute__((may_alias));
@@ -93,7 +94,7 @@ using BitsOfType = typename Bits<T>::Type;
 template <class T>
 constexpr uint32_t kMinusZero = uint32_t{1} << (8 * sizeof(T) - 1);
 
-// Of n = kRun elements of a row at most, whose bits begin with the count `first`.
+// Applies dropout to n elements of a row, at most kRun; the generator's count `first` gives the random bits of the first ones.
 template <class T>
 void DropRun(int64_t n, const Dropout& dropout, uint64_t first, T* y) {
   static_assert(kRun % (kPhiloxWords * kPhiloxCounts) == 0);
@@ -105,7 +106,7 @@ void DropRun(int64_t n, const Dropout& dropout, uint64_t first, T* y) {
   for (int64_t i = 0; i < n; ++i) bits[i] = words[i] >= dropout.threshold ? bits[i] : static_cast<BitsOfType<T>>(kMinusZero<T>);
 }
 
-// gradient = upstream times the scale, and 0 where y is -0.
+// gradient = upstream * scale, and 0 where y is -0, which marks a dropped unit.
 template <class T>
 void ScaleKept(int64_t columns, const T* upstream, const T* y, float scale, T* gradient) {
   for (int64_t first = 0; first < columns; first += kRun) {
@@ -118,7 +119,7 @@ void ScaleKept(int64_t columns, const T* upstream, const T* y, float scale, T* g
   }
 }
 
-// work(first, last) for rows first..last-1, some at a time.
+// Calls work(first, last) for rows first..last-1, kRowsPerTask rows at a time.
 template <class Work>
 void ForRows(int64_t rows, int64_t columns, const Threads& threads, const Work& work) {
   const Threads& used = rows * columns <= kAlone ? kCallingThread : threads;

@@ -1,6 +1,6 @@
-// Passes over activations and gradients of the dense layers that TensorFlow makes one after another, each in one.
+// Elementwise work on activations and gradients of the dense layers, in one pass over memory where TensorFlow makes several.
 //
-// Sums are float32 in an order that depends on the shape alone, not on the number of threads.
+// Sums are float32 in an order that depends only on the shape, not on the number of threads.
 #ifndef DLRM_OPS_DENSE_H_
 #define DLRM_OPS_DENSE_H_
 
@@ -16,23 +16,25 @@ namespace dlrm {
 template <class T>
 void BiasRelu(int64_t rows, int64_t columns, const T* x, const float* bias, T* y, const Threads& threads);
 
-// Which units a step leaves out: those whose random bits are below the threshold. A row takes ceil(columns / 4) counts of the generator (philox.h).
+// The dropout of a step: units whose random bits are below the threshold are dropped. A row takes ceil(columns / 4) counts of the generator, see
+// philox.h.
 struct Dropout {
   uint32_t key, threshold;
-  uint64_t stream, first_row;  // the step's, and the number of the first row
-  float scale;                 // of the units that are kept
+  uint64_t stream, first_row;  // the step's stream of the generator, and the number of the first row
+  float scale;                 // factor of the units that are kept
 };
 
-// y = relu(x + bias), rounded, times the scale rounded to T, and -0 where the unit is left out: a relu gives no -0. `y` may be `x`.
+// y = relu(x + bias), rounded, times the scale rounded to T, and -0 for dropped units: a relu never gives -0, so it marks them. `y` may be `x`.
 template <class T>
 void BiasReluDropout(int64_t rows, int64_t columns, const T* x, const float* bias, const Dropout& dropout, T* y, const Threads& threads);
 
-// With y = relu(x + bias) of shape [rows, columns] and upstream, its gradient: gradient = upstream where y > 0, else 0; bias_gradient [columns] is
-// its sum over the rows. `gradient` may be `upstream`. With a scale other than 1 the same of `BiasReluDropout`.
+// Computes the gradients of y = relu(x + bias), given y and upstream, the gradient of y, of shape [rows, columns]: gradient = upstream where y > 0,
+// else 0; bias_gradient [columns] is its sum over the rows. `gradient` may be `upstream`. With a scale other than 1, computes the gradients of
+// `BiasReluDropout`.
 template <class T>
 void ReluGradient(int64_t rows, int64_t columns, const T* upstream, const T* y, float scale, T* gradient, float* bias_gradient, const Threads& threads);
 
-// out[i] = the sum of parts[.][i], by the balanced tree ((0 + 1) + (2 + 3)) + ...
+// out[i] = the sum over all parts of part[i], by the balanced tree ((0 + 1) + (2 + 3)) + ...
 template <class T>
 void SumInPairs(int64_t size, const std::vector<const T*>& parts, float* out, const Threads& threads);
 

@@ -1,7 +1,7 @@
-// Element types of gradients and vectors as they lie in memory; sums and tables are float.
+// Element types of gradients and vectors in memory; sums and tables are float.
 //
-// float16 is converted by the processor's instructions, several elements at once (F16C, AVX-512), elsewhere by integer arithmetic that compilers make
-// vectors of; not by _Float16, which GCC 11 and Clang 14 do not have.
+// float16 is converted by the processor's instructions, several elements at once (F16C, AVX-512); without them by integer arithmetic that compilers
+// vectorise. _Float16 is not used, because GCC 11 and Clang 14 do not have it.
 #ifndef DLRM_OPS_ELEMENTS_H_
 #define DLRM_OPS_ELEMENTS_H_
 
@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-// The loop that follows may be made of vectors: no iteration reads what another writes.
+// Lets the compiler vectorise the following loop: no iteration reads what another one writes.
 #if defined(__clang__)
 #define DLRM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -41,7 +41,7 @@ inline float FloatOf(uint32_t bits) {
   return value;
 }
 
-// float16 without the processor's instructions. Nothing here is a denormal float, which would be taken for zero, see FlushDenormals.
+// Conversions of float16 without the processor's instructions. No intermediate float is denormal, because it would count as zero, see FlushDenormals.
 namespace by_integers {
 
 inline float Widened(Float16 x) {
@@ -67,7 +67,7 @@ inline float Widened(BFloat16 x) { return FloatOf(static_cast<uint32_t>(x.bits) 
 
 inline void Narrow(float x, float* out) { *out = x; }
 
-// To nearest, ties to even, as tf.cast does; every NaN becomes the same.
+// Rounds to nearest, ties to even, as tf.cast does; every NaN becomes the same NaN.
 inline void Narrow(float x, BFloat16* out) {
   const uint32_t bits = BitsOf(x);
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -82,7 +82,7 @@ using by_integers::Narrow;
 using by_integers::Widened;
 #endif
 
-// Elements from the first on that the processor's conversions take, sixteen and eight at once.
+// The number of leading elements that the processor's conversions handle, sixteen or eight at once.
 #if defined(__AVX512F__)
 inline int64_t InSixteens(int64_t n) { return n & -16; }
 #else
@@ -129,9 +129,10 @@ inline void NarrowRow(const float* from, int64_t n, T* to) {
   for (int64_t i = done; i < n; ++i) Narrow(from[i], to + i);
 }
 
-constexpr int64_t kRun = 256;  // elements that are floats for a while, in the first-level cache
+constexpr int64_t kRun = 256;  // elements that are widened to float at once, so that they stay in the first-level cache
 
-// work(values, first, n) for elements first..first+n-1, whose values are read by Widened(values[i]): `from` itself or, with float16, kRun at most.
+// Calls work(values, first, n) for elements first..first+n-1, read as Widened(values[i]): all of `from` at once or, for float16, at most kRun floats
+// at a time.
 template <class T, class Work>
 inline void ForFloats(const T* from, int64_t n, const Work& work) {
   if constexpr (std::is_same_v<T, Float16>) {

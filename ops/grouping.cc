@@ -6,9 +6,9 @@
 namespace dlrm {
 namespace {
 
-constexpr int64_t kMaxIds = int64_t{1} << 30;  // of a table
-constexpr int kIdsPerPart = 2048;             // about: their groups' places are found in the nearer caches
-constexpr int kMaxPartBits = 9;               // with more parts, more streams are written than the first-level cache has lines for
+constexpr int64_t kMaxIds = int64_t{1} << 30;  // ids of a table
+constexpr int kIdsPerPart = 2048;             // approximate; the groups of so many ids stay in the nearer caches
+constexpr int kMaxPartBits = 9;               // with more parts, Scatter would write more streams than the first-level cache has lines
 constexpr int64_t kIdsPerChunk = 8192;
 constexpr int64_t kSamplesPerCount = 4096;
 
@@ -16,7 +16,7 @@ struct Entry {
   int32_t id, position;
 };
 
-// Some consecutive ids of one row of ids, and where the next one of each part goes.
+// Consecutive ids of one row of ids, and for each part the position of the chunk's next entry.
 struct Chunk {
   const int32_t* ids;
   int32_t n, position;
@@ -25,9 +25,9 @@ struct Chunk {
   BadId bad;
 };
 
-// A table's ids on their way into parts by the upper bits of their hashes, and, behind the last part, the absent ones. So the parts are about
-// equal, but for rows that are named very often, and in each the ids keep their order: they are counted chunk by chunk, then every chunk knows
-// where its own go.
+// Splits a table's ids into parts by the upper bits of their hashes; absent ids follow the last part. The parts are about equal in size, unless some
+// rows occur very often, and the ids keep their order in each part: they are counted chunk by chunk, which gives each chunk its positions in the
+// parts.
 class Split {
  public:
   Split(const TableIds& table, int64_t batch) : rows_(table.rows) {
@@ -51,7 +51,7 @@ class Split {
   int parts() const { return 1 << bits_; }
   const BadId& bad(int chunk) const { return chunks_[chunk].bad; }
 
-  // First, for each chunk.
+  // Step 1, for each chunk.
   void Count(int number) {
     Chunk& chunk = chunks_[number];
     for (int32_t i = 0; i < chunk.n; ++i) {
@@ -63,7 +63,7 @@ class Split {
     }
   }
 
-  // Then once, if no id is bad.
+  // Step 2, once, if no id is out of range.
   void Arrange() {
     int32_t next = 0;
     for (int part = 0; part <= parts(); ++part) {
@@ -76,13 +76,13 @@ class Split {
     }
   }
 
-  // Then for each chunk.
+  // Step 3, for each chunk.
   void Scatter(int number) {
     Chunk& chunk = chunks_[number];
     for (int32_t i = 0; i < chunk.n; ++i) entries_[chunk.next[PartOf(chunk.ids[i])]++] = {chunk.ids[i], chunk.position + i};
   }
 
-  // And for each part.
+  // Step 4, for each part.
   void Build(int part, Groups* groups) const {
     const int32_t begin = part ? ends_[part - 1] : 0;
     const Entry* entries = entries_.get() + begin;
@@ -101,7 +101,7 @@ class Split {
   std::vector<int32_t> ends_;
 };
 
-// Does work(split, i) for each split and each i below count(split).
+// Calls work(split, i) for each split and each i below count(split).
 template <class Count, class Work>
 void ForEach(std::vector<Split>* splits, const Threads& threads, const Count& count, const Work& work) {
   std::vector<std::pair<int, int>> tasks;
@@ -129,7 +129,7 @@ bool Countable(const std::vector<FeatureIds>& features, int64_t batch) {
 BadId GroupIds(const std::vector<TableIds>& tables, int64_t batch, const Threads& threads, std::vector<std::vector<Groups>>* groups) {
   groups->clear();
   groups->resize(tables.size());
-  std::vector<int> plain, split;  // tables of one id a sample, whose position is the sample; and others
+  std::vector<int> plain, split;  // tables of one id a sample, whose positions are the samples; and other tables
   for (size_t t = 0; t < tables.size(); ++t) {
     const bool one = tables[t].features.size() == 1 && tables[t].features[0].hotness == 1;
     (one ? plain : split).push_back(static_cast<int>(t));

@@ -1,4 +1,4 @@
-// The ids of a batch, grouped table by table: which of its samples name the same row.
+// Grouping of a batch's ids, table by table: the positions in the batch of each distinct id.
 #ifndef DLRM_OPS_GROUPING_H_
 #define DLRM_OPS_GROUPING_H_
 
@@ -11,23 +11,24 @@
 
 namespace dlrm {
 
-// The ids of all the features that share a table of so many rows.
+// The ids of all features that share a table of `rows` rows.
 struct TableIds {
   std::vector<FeatureIds> features;
   int64_t rows;
 };
 
-// A position names a sample and the place of a feature among those of its table, in 31 bits: the sample is in the lower ones, this many.
+// Returns the number of bits for a sample. A position has 31 bits: the sample in these lower bits, the index of the feature among those of its table
+// in the upper ones.
 int SampleBits(int64_t batch);
 
-// Whether the positions of a table's ids can be told apart.
+// Returns true if the ids of a table are few enough to have distinct positions.
 bool Countable(const std::vector<FeatureIds>& features, int64_t batch);
 
-// Groups the ids of each table, into one or several `Groups` that have no row in common. A row's positions are in the order of the features,
-// then of the ids of a sample, then of the samples. Returns an id that is out of range, if any is.
+// Groups the ids of each table into one or several `Groups` that have no row in common. A row's positions are in the order of the features,
+// then of the ids of a sample, then of the samples. Returns an id that is out of range, if there is one.
 BadId GroupIds(const std::vector<TableIds>& tables, int64_t batch, const Threads& threads, std::vector<std::vector<Groups>>* groups);
 
-// How many ids each sample of a batch has.
+// Returns the number of ids of each sample of a batch.
 std::vector<float> CountIds(FeatureIds ids, int64_t batch, const Threads& threads);
 
 }  // namespace dlrm

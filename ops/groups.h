@@ -1,4 +1,4 @@
-// Which of some ids name the same row.
+// Grouping of equal ids.
 #ifndef DLRM_OPS_GROUPS_H_
 #define DLRM_OPS_GROUPS_H_
 
@@ -8,13 +8,13 @@
 
 namespace dlrm {
 
-// What spreads ids: the upper bits of the product.
+// A multiplicative hash; its upper bits are the ones to use.
 inline uint32_t HashOf(int32_t id) { return static_cast<uint32_t>(id) * 2654435769u; }
 
-// The distinct ids among some in the order of their first occurrence, and the positions where each occurs, in the order given.
+// The distinct ids of a list, in the order of their first occurrence, and the positions of each one, in the order of the list.
 class Groups {
  public:
-  // Groups id(i) at position(i) for i in 0..n-1; the ids agree in the upper `common_bits` bits of their hashes. Returns the first i whose id
+  // Groups id(i) at position(i) for i in 0..n-1; the hashes of all ids agree in their upper `common_bits` bits. Returns the first i whose id
   // is outside 0..rows-1, or -1 if there is none.
   template <class Id, class Position>
   int64_t Build(int n, int64_t rows, int common_bits, const Id& id, const Position& position) {
@@ -27,14 +27,14 @@ class Groups {
     const bool direct = rows <= 4 * static_cast<int64_t>(n);
     const int64_t bad = direct ? Place<true>(n, rows, common_bits, id, place.get()) : Place<false>(n, rows, common_bits, id, place.get());
     if (bad >= 0) return bad;
-    int32_t start = 0;  // starts_ holds counts until here
+    int32_t start = 0;  // up to here starts_ held counts; this loop turns them into starts
     for (int32_t& entry : starts_) {
       const int32_t count = entry;
       entry = start;
       start += count;
     }
     for (int i = 0; i < n; ++i) positions_[starts_[place[i]]++] = position(i);
-    starts_.insert(starts_.begin(), 0);  // every start has moved on to its group's end
+    starts_.insert(starts_.begin(), 0);  // the loop above has moved every start to its group's end
     return -1;
   }
 
@@ -50,7 +50,7 @@ class Groups {
     int32_t group;  // -1: free
   };
 
-  // Numbers the distinct ids and counts them; by a table of all rows where there are few, else by hashing with open addressing.
+  // Numbers the distinct ids and counts each one: by an array over all rows if there are few rows, else by hashing with open addressing.
   template <bool kDirect, class Id>
   int64_t Place(int n, int64_t rows, int common_bits, const Id& id_at, int32_t* place) {
     int bits = 4;

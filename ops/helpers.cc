@@ -14,19 +14,19 @@
 namespace dlrm {
 namespace {
 
-std::atomic<int64_t> forks{0};  // that lie between this process and the one that loaded the library
+std::atomic<int64_t> forks{0};  // number of forks between the process that loaded the library and this one
 const int kCounted = pthread_atfork(nullptr, nullptr, [] { ++forks; });
 
 }  // namespace
 
-// The threads of one process.
+// The helper threads of one process.
 class Helpers::Crew {
  public:
   explicit Crew(int count) : forks_(forks) {
     threads_.reserve(count);
     try {
       for (int i = 0; i < count; ++i) threads_.emplace_back([this] { Help(); });
-    } catch (const std::system_error&) {  // the system has no more threads: the caller does what they would have done
+    } catch (const std::system_error&) {  // the system has no more threads: the caller does their work, too
     }
   }
 
@@ -53,17 +53,17 @@ class Helpers::Crew {
     while (Next(&lock, job.get())) {
     }
     job->finished.wait(lock, [&job] { return job->done == job->tasks; });
-    jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end());  // of helpers that have not begun
+    jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end());  // drop the entries of helpers that have not begun
   }
 
  private:
   struct Job {
-    const std::function<void(int64_t)>* work;  // gone when all tasks are done
+    const std::function<void(int64_t)>* work;  // invalid when all tasks are done
     int64_t tasks, next = 0, done = 0;
     std::condition_variable finished;
   };
 
-  // Does the job's next task, if one is left.
+  // Runs the job's next task; returns false if none is left.
   bool Next(std::unique_lock<std::mutex>* lock, Job* job) {
     if (job->next == job->tasks) return false;
     const int64_t task = job->next++;
@@ -87,9 +87,9 @@ class Helpers::Crew {
   }
 
   const int64_t forks_;
-  std::mutex mutex_;  // of everything below and of the jobs
+  std::mutex mutex_;  // protects the following members and the jobs
   std::condition_variable wanted_;
-  std::deque<std::shared_ptr<Job>> jobs_;  // one entry for each helper that is asked for
+  std::deque<std::shared_ptr<Job>> jobs_;  // one entry for each requested helper
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };
@@ -98,7 +98,7 @@ Helpers::Helpers(int count) : count_(std::max(count, 0)), crew_(new Crew(count_)
 
 Helpers::~Helpers() {
   const Crew* crew = crew_;
-  if (crew->OfThisProcess()) delete crew;  // another process's can neither be ended nor joined
+  if (crew->OfThisProcess()) delete crew;  // threads of another process can be neither ended nor joined
 }
 
 Helpers::Crew* Helpers::OfThisProcess() {

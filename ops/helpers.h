@@ -1,4 +1,4 @@
-// Threads that help a caller, who never waits for one that has not begun: on a busy machine that takes longer than the work.
+// Threads that help a caller. The caller never waits for a helper that has not begun: on a busy machine that would take longer than the work.
 #ifndef DLRM_OPS_HELPERS_H_
 #define DLRM_OPS_HELPERS_H_
 
@@ -8,14 +8,14 @@
 
 namespace dlrm {
 
-// A process that was forked gets threads of its own at its first Run: of its parent's it has copies of locks, which nobody may ever release.
+// A forked process gets threads of its own at its first Run: its copies of the parent's locks may be locked, and nobody would release them.
 class Helpers {
  public:
   explicit Helpers(int count);
   ~Helpers();
 
-  // Calls work(i) once for each i in 0..tasks-1, here and in at most `most` helpers, and returns when all are done. It must not throw. Several
-  // threads may call this at the same time.
+  // Calls work(i) once for each i in 0..tasks-1, in this thread and in at most `most` helpers, and returns when all are done. `work` must not throw.
+  // Several threads may call this at the same time.
   void Run(int64_t tasks, int most, const std::function<void(int64_t)>& work);
 
  private:

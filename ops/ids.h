@@ -9,23 +9,23 @@ namespace dlrm {
 
 constexpr int32_t kNoId = -1;
 
-// Of one feature, [hotness, batch]: the j-th of sample i is ids[j * batch + i]. Where there may be several, kNoId is none.
+// The ids of one feature, [hotness, batch]: the j-th id of sample i is ids[j * batch + i]. With a hotness above 1, kNoId means no id.
 struct FeatureIds {
   const int32_t* ids;
   int hotness;
 };
 
-// An id that is out of range, and the number of rows it should have been below; or none.
+// An id that is out of range, and the number of its table's rows; or none.
 struct BadId {
   const int32_t* id = nullptr;
   int64_t rows = 0;
 };
 
-// Finds ids that are neither in 0..rows-1 nor, where a feature may have several, absent.
+// Finds ids that are not in 0..rows-1; kNoId passes if the hotness is above 1.
 class RangeCheck {
  public:
   RangeCheck(int64_t rows, int hotness) : shift_(hotness > 1), limit_(static_cast<uint32_t>(std::min(rows, int64_t{1} << 31)) + shift_) {}
-  // Without a branch. What is negative is beyond any limit; kNoId, shifted, is 0.
+  // Needs no branch: as unsigned numbers, negative ids are beyond any limit, and kNoId + 1 is 0.
   bool Fails(int32_t id) const { return static_cast<uint32_t>(id) + shift_ >= limit_; }
 
  private:

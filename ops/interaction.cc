@@ -13,7 +13,7 @@
 namespace dlrm {
 namespace {
 
-constexpr int kBlock = 4;               // vectors; a block of 4 x 4 dots takes 16 of 32 registers
+constexpr int kBlock = 4;               // vectors of a block; its 4 x 4 dot products take 16 of 32 registers
 constexpr int64_t kSamplesPerTask = 16;
 
 inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -23,20 +23,20 @@ inline Lanes Fold(Lanes a, Lanes b, std::integer_sequence<int, kLane...>) {
   return Shuffle<((kLane & kStep ? kLanes : 0) + (kLane & ~kStep))...>(a, b) + Shuffle<((kLane & kStep ? kLanes : 0) + (kLane | kStep))...>(a, b);
 }
 
-// a's and b's lanes summed in pairs at distance kStep: a's sums where bit kStep of the lane is clear, b's where it is set.
+// Sums the lanes of a and of b in pairs at distance kStep; a's sums go to lanes whose number has bit kStep clear, b's to the others.
 template <int kStep>
 inline Lanes Fold(Lanes a, Lanes b) {
   return Fold<kStep>(a, b, std::make_integer_sequence<int, kLanes>());
 }
 
-// Lane 4 i + j becomes the sum of the lanes of sums[i][j].
+// Lane 4 i + j of the result is the sum of the lanes of sums[i][j].
 inline Lanes SumsOfLanes(const Lanes (&sums)[kBlock][kBlock]) {
   Lanes rows[kBlock];
   for (int i = 0; i < kBlock; ++i) rows[i] = Fold<2>(Fold<1>(sums[i][0], sums[i][1]), Fold<1>(sums[i][2], sums[i][3]));
   return Fold<8>(Fold<4>(rows[0], rows[1]), Fold<4>(rows[2], rows[3]));
 }
 
-// The vectors of a sample as float rows whose length is a multiple of kLanes and whose number is one of kBlock, padded with zeros.
+// The vectors of a sample as float rows, padded with zeros; their length is a multiple of kLanes, their number a multiple of kBlock.
 template <class T>
 class Vectors {
  public:
@@ -92,13 +92,13 @@ void Dots(const Vectors<T>& z, float* dots) {
   }
 }
 
-// out = S Z for rows row..row+kBlock-1 of the symmetric S, [count, count], whose blocks above the diagonal are not set; out is [kBlock, stride].
+// out = S Z for rows row..row+kBlock-1 of the symmetric S, [count, count]; S's blocks above the diagonal are not read. out is [kBlock, stride].
 template <class T>
 void Product(const float* s, int64_t row, const Vectors<T>& z, float* out) {
   constexpr int64_t kColumns = kBlock * kLanes;
   const int64_t stride = z.stride(), count = z.count();
   for (int64_t first = 0; first < stride; first += kColumns) {
-    // The last columns again where fewer than a block are left.
+    // If fewer columns than a block are left, the last block overlaps the one before.
     const int64_t d = std::max<int64_t>(0, std::min(first, stride - kColumns)), columns = std::min(kColumns, stride);
     if (columns == kColumns) {
       Lanes sums[kBlock][kBlock];
@@ -124,7 +124,7 @@ void Product(const float* s, int64_t row, const Vectors<T>& z, float* out) {
   }
 }
 
-// work(first, last) for samples first..last-1, some at a time.
+// Calls work(first, last) for samples first..last-1, kSamplesPerTask samples at a time.
 template <class Work>
 void ForSamples(const InteractionShape& shape, const Threads& threads, const Work& work) {
   threads.run((shape.samples + kSamplesPerTask - 1) / kSamplesPerTask, [&](int64_t task) {

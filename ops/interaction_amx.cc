@@ -15,12 +15,13 @@ namespace dlrm {
 #ifdef DLRM_TILES
 namespace {
 
-constexpr int kRows = 16;      // of a tile
+constexpr int kRows = 16;      // rows of a tile
 constexpr int kLanes = 16;     // 32-bit lanes in a row of a tile: 16 sums, or 16 pairs of elements
-constexpr int kElements = 32;  // bfloat16 in a row of a tile
+constexpr int kElements = 32;  // bfloat16 elements in a row of a tile
 constexpr int64_t kSamplesPerTask = 32;
 
-// This thread's tiles, all of 16 rows of 64 bytes while this lives. oneDNN keeps a configuration of its own in these threads: it is put back.
+// Configures this thread's tiles, all with 16 rows of 64 bytes, for the lifetime of this object. The configuration before is restored, because oneDNN
+// keeps one of its own in these threads.
 class Tiles {
  public:
   Tiles() {
@@ -80,7 +81,7 @@ class Vectors {
   }
 
   BFloat16* row(int64_t i) { return values_.data() + i * stride_; }
-  int64_t count() const { return count_; }    // of rows, a multiple of kElements
+  int64_t count() const { return count_; }    // number of rows, a multiple of kElements
   int64_t stride() const { return stride_; }  // a multiple of kElements
 
  private:

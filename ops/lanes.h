@@ -1,4 +1,4 @@
-// Sixteen floats at once.
+// Vectors of sixteen floats.
 #ifndef DLRM_OPS_LANES_H_
 #define DLRM_OPS_LANES_H_
 
@@ -7,7 +7,7 @@
 
 #include "elements.h"
 
-// The loop that follows, over few vectors, has no turns: otherwise GCC keeps an array of vectors on the stack, not in registers.
+// Unrolls the following loop over few vectors completely: otherwise GCC keeps an array of vectors on the stack instead of in registers.
 #if defined(__clang__)
 #define DLRM_UNROLLED _Pragma("unroll")
 #else
@@ -18,10 +18,10 @@ namespace dlrm {
 
 constexpr int kLanes = 16;
 
-// One register with AVX-512; the compiler makes two or four of it elsewhere, with the same results.
+// One register with AVX-512; without it the compiler uses two or four registers, with the same results.
 typedef float Lanes __attribute__((vector_size(4 * kLanes)));
 
-// From and to any address; the values themselves are aligned, as compilers take for granted.
+// Load and Store accept any address; a Lanes variable itself is aligned, which compilers rely on.
 inline Lanes Load(const float* from) {
   Lanes value;
   std::memcpy(&value, from, sizeof(value));
@@ -36,7 +36,7 @@ inline Lanes LoadWidened(const T* from) {
 }
 inline void Store(Lanes value, float* to) { std::memcpy(to, &value, sizeof(value)); }
 
-// Lanes of a, numbered from 0, and b, from kLanes on.
+// Picks lanes by number: those of a from 0 on, those of b from kLanes on.
 template <int... kFrom>
 inline Lanes Shuffle(Lanes a, Lanes b) {
 #if defined(__clang__)
@@ -52,7 +52,7 @@ inline Lanes SumPairs(Lanes a, Lanes b, std::integer_sequence<int, kPair...>) {
   return Shuffle<(2 * kPair)...>(a, b) + Shuffle<(2 * kPair + 1)...>(a, b);
 }
 
-// Sums of the neighbours 0 and 1, 2 and 3, … of a, then of b.
+// Sums the neighbours 0 and 1, 2 and 3, … of a, then those of b.
 inline Lanes SumPairs(Lanes a, Lanes b) { return SumPairs(a, b, std::make_integer_sequence<int, kLanes>()); }
 
 }  // namespace dlrm

@@ -14,24 +14,24 @@
 namespace dlrm {
 namespace {
 
-// A block of sums stays in registers: 12 rows x 2 vectors of 32 with AVX-512, 6 rows x 1 vector, which is two registers, of 16 elsewhere.
+// A block of sums stays in registers: with AVX-512, 12 rows x 2 vectors in 24 of 32 registers; else 6 rows x 1 vector of two registers, in 12 of 16.
 #if defined(__AVX512F__)
 constexpr int kRows = 12, kVectors = 2;
 #else
 constexpr int kRows = 6, kVectors = 1;
 #endif
-constexpr int64_t kPanel = kVectors * kLanes;  // columns that lie together
-constexpr int64_t kDepth = 256;                // inputs that are summed before their sum is added to the others': nearer than one sum of all
-constexpr int kFewRows = 2;                    // up to here the time is that of reading the weights
-constexpr int kAhead = 32;                     // inputs whose weights are prefetched then
+constexpr int64_t kPanel = kVectors * kLanes;  // columns that are stored together
+constexpr int64_t kDepth = 256;                // inputs of a partial sum; adding partial sums rounds less than one long sum
+constexpr int kFewRows = 2;                    // up to so many rows, reading the weights takes most of the time
+constexpr int kAhead = 32;                     // inputs whose weights are then prefetched
 constexpr int64_t kHugePage = 2 << 20;
 
 inline Lanes Relu(Lanes x) {
   const Lanes zero = {};
-  return x <= zero ? zero : x;  // not of NaN
+  return x <= zero ? zero : x;  // keeps NaN
 }
 
-// The inputs of the i-th of `count` sums.
+// The first input of the i-th of `count` partial sums.
 inline int64_t Begin(int64_t inputs, int64_t count, int64_t i) { return inputs * i / count; }
 
 // sums = x W for kR rows and a panel's columns, inputs begin..end-1.
@@ -63,7 +63,7 @@ void Block(const Panel& panel, const float* x, int64_t x_stride, float* y, int64
   Lanes total[kR][kVectors];
   Multiply<kR>(x, x_stride, panel.weights, 0, Begin(panel.inputs, count, 1), total);
   for (int64_t part = 1; part < count; ++part) {
-    // What is summed is parked beside the registers: 24 of them are taken.
+    // The total is stored in memory meanwhile, because the next sum takes the registers.
     float parked[kR][kPanel];
     for (int i = 0; i < kR; ++i) {
       for (int v = 0; v < kVectors; ++v) Store(total[i][v], parked[i] + v * kLanes);

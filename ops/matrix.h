@@ -1,6 +1,6 @@
-// Products of float32 activations with a layer's weights, which are packed once: for scoring, from one sample to thousands.
+// Products of float32 activations with a layer's weights, which are packed once: for scoring one sample up to thousands.
 //
-// An output is summed over the inputs in an order that depends on the layer's shape alone: not on the number of rows, nor on how a batch is cut.
+// An output is summed over the inputs in an order that depends only on the layer's shape: not on the number of rows, nor on the slices of a batch.
 #ifndef DLRM_OPS_MATRIX_H_
 #define DLRM_OPS_MATRIX_H_
 
@@ -9,7 +9,7 @@
 
 namespace dlrm {
 
-// A layer: y = x W + b, and a ReLU if it has one, which keeps NaN.
+// A layer: y = x W + b, with or without a ReLU, which keeps NaN.
 class PackedLayer {
  public:
   // kernel [inputs, outputs], bias [outputs] or null; both are copied.
@@ -18,7 +18,7 @@ class PackedLayer {
   int64_t inputs() const { return inputs_; }
   int64_t outputs() const { return outputs_; }
 
-  // Rows of x and y are so many elements apart; nothing else of y is written, and y may not overlap x.
+  // The strides are the distances between rows, in elements; between its rows y is not written. y must not overlap x.
   void Apply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride) const;
 
  private:

@@ -1,4 +1,4 @@
-// An optimizer, as the update of rows takes it.
+// An optimizer's rule and its numbers for one step.
 #ifndef DLRM_OPS_OPTIMIZER_H_
 #define DLRM_OPS_OPTIMIZER_H_
 
@@ -9,18 +9,18 @@ namespace dlrm {
 
 constexpr int kMaxSlots = 2;
 
-// What the operation must know of a rule; the rules are in row_rules.h.
+// The inputs that a rule needs; the rules are in row_rules.h.
 struct RuleFacts {
   const char* name;
   int slots, constants, scalars;
-  bool row_slot[kMaxSlots];  // one number a row, [rows, 1]
+  bool row_slot[kMaxSlots];  // true for a slot of one number a row, [rows, 1]
 };
 
 struct Optimizer {
   std::string rule;
-  std::vector<float> scalars;    // of this step: the learning rate first; with Adam after the bias correction
+  std::vector<float> scalars;    // of this step: first the learning rate, for Adam after the bias correction
   std::vector<float> constants;  // see row_rules.h
-  float loss_scale;              // what gradients are divided by
+  float loss_scale;              // divisor of the gradients
 };
 
 }  // namespace dlrm

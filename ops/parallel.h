@@ -1,4 +1,4 @@
-// How the kernels use threads and the cache.
+// Threads, denormals and prefetching for the kernels.
 #ifndef DLRM_OPS_PARALLEL_H_
 #define DLRM_OPS_PARALLEL_H_
 
@@ -10,7 +10,7 @@
 
 namespace dlrm {
 
-// Threads that someone else owns: `run` calls work(i) once for each i in 0..count-1 and returns when all are done.
+// Access to threads that the caller owns: `run` calls work(i) once for each i in 0..count-1 and returns when all are done.
 struct Threads {
   int count;
   std::function<void(int64_t count, const std::function<void(int64_t)>& work)> run;
@@ -20,7 +20,7 @@ inline const Threads kCallingThread{1, [](int64_t count, const std::function<voi
                                       for (int64_t i = 0; i < count; ++i) work(i);
                                     }};
 
-// Denormals are zero while this lives, as in TensorFlow's own threads, so that results do not depend on which thread did what.
+// Makes denormals count as zero for the lifetime of this object, as in TensorFlow's own threads, so that results do not depend on the thread.
 class FlushDenormals {
  public:
 #if defined(__x86_64__)
@@ -34,7 +34,7 @@ class FlushDenormals {
 
 constexpr int kCacheLine = 64;
 
-// GCC takes a function that only prefetches for one that does nothing, and drops its calls; not one with a statement that it must keep.
+// GCC removes calls of a function that only prefetches, because it seems to do nothing; the empty asm statement prevents that.
 inline void PrefetchToRead(const void* row, int bytes) {
   asm volatile("");
   for (int i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(static_cast<const char*>(row) + i, 0);

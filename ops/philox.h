@@ -1,5 +1,5 @@
-// Random bits by place: Philox 4x32 in ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), as TensorFlow's stateless
-// generators have it.
+// Counter-based random bits: Philox 4x32 with ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), the same as those
+// of TensorFlow's stateless generators.
 #ifndef DLRM_OPS_PHILOX_H_
 #define DLRM_OPS_PHILOX_H_
 
@@ -11,10 +11,10 @@
 
 namespace dlrm {
 
-constexpr int kPhiloxWords = 4;    // that one count gives
-constexpr int kPhiloxCounts = 16;  // that are worked on at once
+constexpr int kPhiloxWords = 4;    // words that one count gives
+constexpr int kPhiloxCounts = 16;  // counts that are computed at once
 
-// Words of the generator's state, each in the lower half of a lane, in a register; what is in the upper halves does not matter.
+// A register of words of the generator's state, each in the lower half of a lane; the upper halves are ignored.
 #if defined(__AVX512F__)
 typedef uint64_t PhiloxLanes __attribute__((vector_size(64)));
 #else
@@ -22,7 +22,7 @@ typedef uint64_t PhiloxLanes __attribute__((vector_size(32)));
 #endif
 constexpr int kPhiloxLanes = sizeof(PhiloxLanes) / 8;
 
-// Of the lower halves and a number of 32 bits.
+// Multiplies the lower halves by a number of 32 bits.
 inline PhiloxLanes Product(PhiloxLanes words, uint32_t number) {
 #if defined(__AVX512F__)
   return reinterpret_cast<PhiloxLanes>(_mm512_maskz_mul_epu32(0xff, reinterpret_cast<__m512i>(words), _mm512_set1_epi64(number)));

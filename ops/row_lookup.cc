@@ -8,11 +8,12 @@
 namespace dlrm {
 namespace {
 
-constexpr int kFewSamples = 16, kManySamples = 32;  // a task; ids of sixteen are a line of the cache
-constexpr int64_t kFewIds = 64;                     // a sample; up to here a task has many samples: 425 KB of output at 26 features of 128 float32
-constexpr int kAhead = 2;                           // rows prefetched
+constexpr int kFewSamples = 16, kManySamples = 32;  // samples of a task; the ids of sixteen fill a cache line
+// Up to so many ids a sample, a task has many samples: 425 KB of output at 26 features of 128 float32.
+constexpr int64_t kFewIds = 64;
+constexpr int kAhead = 2;  // rows that are prefetched
 
-// A row that is to be read.
+// A row to read.
 struct Row {
   const float* values;
   int64_t width;
@@ -20,10 +21,10 @@ struct Row {
   void Prefetch() const { PrefetchToRead(values, static_cast<int>(width) * 4); }
 };
 
-// The rows that the ids of some samples name, in the order in which they are read: sample by sample, source by source, and as the ids come.
+// The rows that the ids of some samples name, in the order in which they are read: by sample, then by source, then by id.
 class RowList {
  public:
-  // Of so many samples.
+  // `samples` is the number of samples.
   RowList(const std::vector<Source>& sources, int64_t batch, int64_t ids_per_sample, int samples)
       : sources_(sources),
         batch_(batch),
@@ -32,7 +33,7 @@ class RowList {
         rows_(new Row[ids_per_sample * samples + kAhead]),
         ends_(new int32_t[sources.size() * samples]) {}
 
-  // Lists those of the samples from `first` on, or returns an id that is out of range.
+  // Lists the rows of the samples from `first` on, or returns an id that is out of range.
   BadId Fill(int64_t first) {
     const BadId bad = Copy(first);
     if (bad.id) return bad;
@@ -57,7 +58,7 @@ class RowList {
   int32_t end(int sample, int source) const { return ends_[sample * sources_.size() + source]; }
 
  private:
-  // Rows of ids are a batch apart, often a power of two, and a cache keeps few lines that are so far apart: here they come together, [ids, samples].
+  // Copies the samples' ids to [ids, samples]. In the batch, rows of ids are often a power of two apart, and a cache keeps few lines that far apart.
   BadId Copy(int64_t first) {
     int32_t* to = tile_.get();
     for (const Source& source : sources_) {
@@ -91,7 +92,7 @@ inline void Copy(const Row* row, int width, V* out) {
   NarrowRow(row->values, kWidth ? kWidth : width, out);
 }
 
-// Sum or mean of rows of kWidth elements, a multiple of kLanes, in registers.
+// Computes the sum or mean of rows of kWidth elements, a multiple of kLanes, in registers.
 template <class V, int kWidth>
 inline void Pool(const Row* row, const Row* end, bool mean, V* out) {
   constexpr int kVectors = kWidth / kLanes;
@@ -106,7 +107,7 @@ inline void Pool(const Row* row, const Row* end, bool mean, V* out) {
   NarrowRow(sums, kWidth, out);
 }
 
-// The same of rows of any width.
+// Like Pool, for rows of any width.
 template <class V>
 void PoolAny(const Row* begin, const Row* end, int width, bool mean, V* out) {
   const float count = static_cast<float>(std::max<int64_t>(end - begin, 1));

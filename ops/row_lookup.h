@@ -1,7 +1,7 @@
-// Lookup of the rows of all the features of a worker, side by side: what one gather a feature, sums, casts and a concatenation give, in one pass.
+// Lookup of the rows of all features of a worker, side by side. One pass replaces a gather for each feature, sums, casts and a concatenation.
 //
-// Where a feature has several ids a sample, their rows are summed in float32 from zero, in the order of the ids, and divided by their number if the
-// mean is wanted; no id gives zeros. So nothing depends on the number of threads.
+// If a feature has several ids a sample, their rows are summed in float32 from zero, in the order of the ids, and for a mean divided by their number;
+// no id gives zeros. So the result does not depend on the number of threads.
 #ifndef DLRM_OPS_ROW_LOOKUP_H_
 #define DLRM_OPS_ROW_LOOKUP_H_
 
@@ -19,12 +19,12 @@ struct Source {
   const float* table;
   int64_t rows;
   int width;
-  int64_t column;  // its first in a sample's output
+  int64_t column;  // first column in a sample's output
   FeatureIds ids;
   bool mean;
 };
 
-// Writes `batch` samples of `length` elements each. Returns an id that is out of range, if any is; then the output is not complete.
+// Writes `batch` samples of `length` elements each. Returns an id that is out of range, if there is one; then the output is incomplete.
 template <class V>
 BadId LookUpRows(const std::vector<Source>& sources, int64_t batch, int64_t length, V* out, const Threads& threads);
 

@@ -1,7 +1,8 @@
-// The sparse optimizers' rules, a struct each, with the same bits as `apply` of the class of that name in training/optimizers/.
+// The sparse optimizers' rules, one struct each. Each gives the same bits as `apply` of the class of the same name in training/optimizers/, whose
+// constants and scalars it takes.
 //
-// `Apply` is given the sum of a row's gradients, and its n weights and slots: all n columns of a task, which is the whole row where a slot is one
-// number a row. Constants and scalars are those of the class.
+// `Apply` takes the sum of a row's gradients, its weights and its slots, for n columns: those of the task, which are the whole row if a slot has one
+// number a row.
 #ifndef DLRM_OPS_ROW_RULES_H_
 #define DLRM_OPS_ROW_RULES_H_
 
@@ -57,33 +58,33 @@ struct Adagrad {
   }
 };
 
-// The sums of the neighbours of a and of b, four floats of each by turns: shuffles within 16 bytes have the shortest latency.
+// Sums neighbours, two sums of a and two of b in turn: shuffles within 16 bytes have the shortest latency.
 inline Lanes SumPairsNearby(Lanes a, Lanes b) {
   return Shuffle<0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30>(a, b) +
          Shuffle<1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31>(a, b);
 }
 
-// The sums of neighbouring quarters of a, then b.
+// Sums neighbouring quarters of a, then of b.
 inline Lanes SumQuarters(Lanes a, Lanes b) {
   return Shuffle<0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27>(a, b) +
          Shuffle<4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31>(a, b);
 }
 
-// SumOfSquares(values, 128): the same tree, all of it in registers.
+// SumOfSquares(values, 128): the same tree, computed in registers.
 inline float SumOfSquares128(const float* values) {
-  Lanes four[2];  // one for each half of the values: in each quarter the sums of 4 neighbours, of its four vectors
+  Lanes four[2];  // one for each half of the values: each quarter has the sums of 4 neighbours, of the half's four vectors in order
   for (int half = 0; half < 2; ++half) {
     Lanes squares[4];
     for (int i = 0; i < 4; ++i) squares[i] = Load(values + (4 * half + i) * kLanes) * Load(values + (4 * half + i) * kLanes);
     four[half] = SumPairsNearby(SumPairsNearby(squares[0], squares[1]), SumPairsNearby(squares[2], squares[3]));
   }
   const Lanes eight = SumQuarters(four[0], four[1]);
-  Lanes sum = SumQuarters(eight, eight);  // of the vectors, in order
+  Lanes sum = SumQuarters(eight, eight);  // the sums of whole vectors, in order
   for (int i = 0; i < 2; ++i) sum = SumPairsNearby(sum, sum);
   return sum[0] + sum[4];
 }
 
-// Sum of the squares of n values as a balanced binary tree over the next power of two, zeros behind them: what `row_squares.node_sum` gives.
+// Sums the squares of n values by a balanced binary tree over the next power of two, padded with zeros, like `row_squares.node_sum`.
 inline float SumOfSquares(const float* values, int n) {
   if (n == 128) return SumOfSquares128(values);
   constexpr int kFew = 16;
@@ -99,7 +100,7 @@ inline float SumOfSquares(const float* values, int n) {
   }
   if (count == 0) squares[count++] = Lanes{};
   for (; count > 1; count = (count + 1) / 2) {
-    squares[count] = Lanes{};  // an odd one's neighbour
+    squares[count] = Lanes{};  // the neighbour of an odd last one
     for (int i = 0; i < count; i += 2) squares[i / 2] = SumPairs(squares[i], squares[i + 1]);
   }
   Lanes sum = squares[0];
@@ -170,7 +171,7 @@ struct Rmsprop {
   static constexpr const char* kName = "rmsprop";
   static constexpr int kSlots = 2, kConstants = 4, kScalars = 2;
   static constexpr bool kRowSlot[kMaxSlots] = {false, true};
-  float rate, now, rho, rest, inside, outside;  // of the root: one of the two is 0, and adding it changes no bit
+  float rate, now, rho, rest, inside, outside;  // epsilon inside or outside the root: one of the two is 0, and adding it changes no bit
   explicit Rmsprop(const Optimizer& from)
       : rate(from.scalars[0]),
         now(from.scalars[1]),
@@ -201,7 +202,7 @@ struct RuleType {
   using type = T;
 };
 
-// work(RuleType<…>) for the rule of that name; nothing where there is none.
+// Calls work(RuleType<…>) for the rule of that name; does nothing if there is none.
 template <class Work>
 void ForRule(const std::string& name, const Work& work) {
   const auto work_all = [&](auto... types) { ((name == decltype(types)::type::kName ? work(types) : void()), ...); };
@@ -209,7 +210,7 @@ void ForRule(const std::string& name, const Work& work) {
            RuleType<Rmsprop>());
 }
 
-// Whether a task has all columns of its rows: a slot of one number a row has one writer.
+// True if a task must have all columns of its rows, because a slot of one number a row needs a single writer.
 template <class Update>
 inline constexpr bool kWholeRows = Update::kRowSlot[0] || Update::kRowSlot[1];
 

@@ -10,11 +10,11 @@
 namespace dlrm {
 namespace {
 
-constexpr int kMaxColumns = kRun;  // that one task handles: the sum stays in the first-level cache
+constexpr int kMaxColumns = kRun;  // columns of a task, so that the sum stays in the first-level cache
 constexpr int kPositionsPerTask = 256;
-constexpr int kAhead = 4;  // gradients and rows prefetched
+constexpr int kAhead = 4;  // gradients and rows that are prefetched
 
-// What of a gradient x is added. A division by a power of two is a multiplication, bit by bit.
+// Scalings of a gradient x before it is added. Division by a power of two equals multiplication by its inverse, bit for bit.
 struct Whole {
   template <class X>
   X operator()(X x, float, float) const {
@@ -41,7 +41,7 @@ struct MeanOf {
   }
 };
 
-// Some groups of a shard, and some of its columns.
+// A range of a shard's groups, and a range of its columns.
 struct Task {
   int shard, part, first_group, last_group, first_column, last_column;
 };
@@ -80,7 +80,7 @@ class Gradients {
 template <class G>
 using SumGradients = void (*)(const Gradients<G>& gradients, int begin, int end, float by, float* sum);
 
-// Of kWidth elements, a multiple of kLanes, in registers; of any number where it is 0.
+// Sums kWidth elements, a multiple of kLanes, in registers; with kWidth 0, any number of elements.
 template <class G, int kWidth, class Scaled>
 void Sum(const Gradients<G>& gradients, int begin, int end, float by, float* sum) {
   constexpr Scaled kScaled;
@@ -110,7 +110,7 @@ void Sum(const Gradients<G>& gradients, int begin, int end, float by, float* sum
   }
 }
 
-// The function for so many columns, and what it is to divide or multiply by.
+// Returns the function that sums gradients of so many columns; the overload below also returns the number to divide or multiply by.
 template <class G, class Scaled>
 SumGradients<G> SumOf(int width) {
   switch (width) {
@@ -138,7 +138,7 @@ std::pair<SumGradients<G>, float> SumOf(const Shard& shard, int width, float los
   return {loss_scale == 1 ? SumOf<G, Whole>(width) : SumOf<G, Times>(width), 1 / loss_scale};
 }
 
-// The rows of a task, its columns of them.
+// The task's columns of its rows.
 template <class Update>
 class Rows {
  public:
@@ -171,7 +171,7 @@ void Run(const Task& task, const Shard& shard, const Groups& groups, const std::
   const int width = kWidth ? kWidth : gradients.width();
   const auto [add_up, by] = SumOf<G>(shard, width, loss_scale);
   alignas(kCacheLine) float few[kMaxColumns];
-  std::vector<float> many(width > kMaxColumns ? width : 0);  // only where the rule wants the row whole
+  std::vector<float> many(width > kMaxColumns ? width : 0);  // used only if the rule needs whole rows
   float* const sum = width > kMaxColumns ? many.data() : few;
   for (int i = 0; i < kAhead; ++i) {
     rows.Prefetch(task.first_group + i, width);
@@ -184,7 +184,7 @@ void Run(const Task& task, const Shard& shard, const Groups& groups, const std::
   }
 }
 
-// Cuts the work into tasks of about equal size. A group of very many positions is cut by columns, for its sum has an order; unless rows stay whole.
+// Cuts the work into tasks of about equal size. A group of very many positions is cut by columns, unless rows must stay whole: a sum keeps its order.
 std::vector<Task> Tasks(const std::vector<Shard>& shards, const std::vector<std::vector<Groups>>& groups, int threads, bool whole_rows) {
   std::vector<std::vector<Task>> by_shard(shards.size());
   int64_t positions = 0;
@@ -218,7 +218,7 @@ std::vector<Task> Tasks(const std::vector<Shard>& shards, const std::vector<std:
     }
     most = std::max(most, by_shard[p].size());
   }
-  // Shard after shard for the same samples, so that the pages of their gradients are still in the translation buffers.
+  // The tasks of all shards take turns, because they read the gradients of the same samples, whose pages are then still in the translation buffers.
   std::vector<Task> tasks;
   for (size_t i = 0; i < most; ++i) {
     for (const auto& of : by_shard) {

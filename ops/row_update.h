@@ -1,9 +1,9 @@
-// The sparse optimizers' update of all the tables of a worker, in place.
+// The sparse optimizers' update of all tables of a worker, in place.
 //
 // It gives the same bits as the TensorFlow operations in training/optimizers/: the gradients of a row are summed in float32, from zero, in the
 // order of the features that share its table, then of the ids of a sample, then of the samples; each is first divided by the loss scale and,
-// where the feature's vector is a mean, by the sample's number of ids. Each row is updated once, every operation rounded by itself
-// (-ffp-contract=off). So nothing depends on the number of threads.
+// if the feature's vector is a mean, by the sample's number of ids. Each row is updated once, and every operation is rounded separately
+// (-ffp-contract=off). So the result does not depend on the number of threads.
 #ifndef DLRM_OPS_ROW_UPDATE_H_
 #define DLRM_OPS_ROW_UPDATE_H_
 
@@ -20,8 +20,8 @@ namespace dlrm {
 
 // A feature's part in the gradients.
 struct Use {
-  int64_t column;       // its first in a sample's gradient
-  const float* counts;  // of the ids of each sample, where their mean was taken; nullptr where their sum
+  int64_t column;       // first column in a sample's gradient
+  const float* counts;  // number of ids of each sample, for a mean; nullptr for a sum
 };
 
 // A table, or some columns of one: [rows, width] values, slots of the same shape or [rows, 1].
@@ -30,14 +30,14 @@ struct Shard {
   float* slots[kMaxSlots];
   int64_t rows;
   int width;
-  int grouped;            // which of the groups are its rows
+  int grouped;            // index of its groups
   std::vector<Use> uses;  // in the order of the features whose ids were grouped
 };
 
-// nullptr where there is no rule of the name.
+// Returns the facts of a rule; nullptr if there is no rule of that name.
 const RuleFacts* FactsOf(const std::string& rule);
 
-// Updates the rows that the groups name, see GroupIds. `samples` holds the first gradient element of every sample.
+// Updates the rows that the groups name, see GroupIds. `samples` points to the first gradient element of every sample.
 template <class G>
 void UpdateRows(const std::vector<Shard>& shards, const std::vector<std::vector<Groups>>& groups, const std::vector<const G*>& samples,
                 const Optimizer& optimizer, const Threads& threads);

@@ -14,14 +14,14 @@
 namespace dlrm {
 namespace {
 
-constexpr int64_t kMostSamples = 120;  // of a task: what two layers of 1,024 give stays in the second-level cache
-constexpr int64_t kFewSamples = 12;    // of a task, where there are several: each reads all weights
-constexpr double kAlone = 150e6;       // operations that one thread makes alone: a millisecond
-constexpr int64_t kApart = 16;         // further elements between rows, so that they do not share lines of the first-level cache
+constexpr int64_t kMostSamples = 120;  // maximum of a task: the outputs of two layers of 1,024 then stay in the second-level cache
+constexpr int64_t kFewSamples = 12;    // minimum of a task if there are several, since each reads all weights
+constexpr double kAlone = 150e6;       // below so many operations one thread works alone: a millisecond
+constexpr int64_t kApart = 16;         // padding between rows, so that they do not share lines of the first-level cache
 
 inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Elements of a chunk's row from its first on.
+// The first element of a chunk's row.
 template <class T>
 inline const T* At(const void* chunk, int64_t row, int64_t width) {
   return static_cast<const T*>(chunk) + row * width;
@@ -57,7 +57,7 @@ inline void PutScaled(const uint8_t* values, float scale, float bias, int64_t n,
   }
 }
 
-// A table's row to `out` or, where it is not the first of a list, added to it.
+// Copies a table's row to `out` or, with kAdd, adds it.
 template <bool kAdd>
 void PutRow(const ScorerFeature& table, const std::vector<const void*>& chunks, int32_t id, float* out) {
   const int64_t across = (table.width + table.chunk_width - 1) / table.chunk_width, chunk = id / table.chunk_rows, row = id % table.chunk_rows;
@@ -80,7 +80,7 @@ void PutRow(const ScorerFeature& table, const std::vector<const void*>& chunks, 
   }
 }
 
-constexpr int kBytes[] = {4, 2, 2, 1};  // an element of each kind
+constexpr int kBytes[] = {4, 2, 2, 1};  // size of an element of each kind
 
 void PrefetchRow(const ScorerFeature& table, const std::vector<const void*>& chunks, int32_t id) {
   if (id < 0) return;
@@ -96,7 +96,7 @@ std::vector<PackedLayer> Packed(const ScorerLayer*& next, int32_t count) {
   return layers;
 }
 
-// What rows of a thread's work lie in.
+// Memory for the rows of a thread's task.
 class Rows {
  public:
   Rows(int64_t rows, int64_t columns, bool apart)
@@ -112,7 +112,7 @@ class Rows {
 
 }  // namespace
 
-// Vectors and what the interaction gives stand as it wants them: without gaps for dot products, side by side for the others.
+// The memory of a task. The layout of the vectors depends on the interaction: without gaps for dot products, else side by side in `joined`.
 struct Scorer::Buffers {
   Buffers(const Scorer& scorer, int64_t samples)
       : dot(scorer.shape_.interaction == kDot),
@@ -204,7 +204,7 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
   const float* x = numerical;
   int64_t stride = shape_.numerical;
   int turn = 0;
-  // Through some layers, the last of which writes to `to`.
+  // Applies some layers; the last one writes to `to`.
   const auto through = [&](const std::vector<PackedLayer>& layers, float* to, int64_t to_stride) {
     for (size_t i = 0; i < layers.size(); ++i) {
       const Rows& hidden = buffers->hidden[turn ^= 1];
@@ -242,10 +242,10 @@ int64_t Scorer::Score(int64_t samples, const float* numerical, const int32_t* id
   if (const int64_t bad = BadId(samples, ids); bad >= 0) return bad;
   const int64_t most = std::max<int64_t>((samples + kFewSamples - 1) / kFewSamples, 1);
   const int64_t workers = static_cast<double>(samples) * static_cast<double>(flops_) < kAlone ? 1 : std::min<int64_t>(threads_, most);
-  // Tasks of one size, as many for each worker.
+  // Tasks have equal sizes, and all workers get the same number.
   const int64_t turns = (samples + workers * kMostSamples - 1) / (workers * kMostSamples);
   const int64_t size = (samples + workers * turns - 1) / (workers * turns);
-  std::vector<std::unique_ptr<Buffers>> spare;  // allocated here: a helper must not throw
+  std::vector<std::unique_ptr<Buffers>> spare;  // allocated here, because a helper must not throw
   for (int64_t i = 0; i < workers; ++i) spare.emplace_back(new Buffers(*this, size));
   std::mutex mutex;
   helpers_->Run((samples + size - 1) / size, static_cast<int>(workers) - 1, [&](int64_t task) {

@@ -1,7 +1,6 @@
-// A whole model from ids to logits, without TensorFlow: tables where they lie, pooling, interaction and MLPs in float32.
+// A whole model from ids to logits, without TensorFlow: lookup in tables in place, pooling, interaction and MLPs in float32.
 //
-// A sample's logit has the same bits whatever batch it comes in and whatever the number of threads. They are not TensorFlow's, which sums in another
-// order.
+// A sample's logit has the same bits in every batch and for any number of threads. TensorFlow sums in another order, so its last bits differ.
 #ifndef DLRM_OPS_SCORER_H_
 #define DLRM_OPS_SCORER_H_
 
@@ -14,16 +13,16 @@
 
 namespace dlrm {
 
-// How rows are stored. Of int8, x = scale * q + bias, with a scale and a bias for each row.
+// The formats of rows. For int8, x = scale * q + bias, with a scale and a bias for each row.
 enum RowKind : int32_t { kFloat32Rows, kBFloat16Rows, kFloat16Rows, kInt8Rows };
 
-// A feature, and the table [rows, width] in which it is looked up. The table lies in chunks [chunk_rows, chunk_width] of equal size, of which those
-// with the same rows come one after another; what is beyond the table's rows and columns is never read.
+// A feature, and the table [rows, width] in which it is looked up. The table consists of chunks [chunk_rows, chunk_width] of equal size, listed in
+// row-major order; elements beyond the table's rows and columns are never read.
 struct ScorerFeature {
   const void* const* chunks;
-  const float* scales;  // [rows, 2] of int8
+  const float* scales;  // [rows, 2] for int8
   int64_t rows, width, chunk_rows, chunk_width;
-  int32_t kind, hotness, mean;  // ids a sample; the mean of their rows, or the sum
+  int32_t kind, hotness, mean;  // RowKind; ids a sample; 1 for the mean of their rows, 0 for the sum
 };
 
 struct ScorerLayer {
@@ -36,28 +35,28 @@ struct ScorerLayer {
 enum Interactions : int32_t { kDot, kConcatenation, kCross };
 
 struct ScorerShape {
-  int64_t numerical;           // M; 0 where there is no bottom MLP
+  int64_t numerical;           // M; 0 without a bottom MLP
   int32_t features;            // F
-  int32_t bottom, cross, top;  // layers of each; a cross layer is two, V and U
+  int32_t bottom, cross, top;  // numbers of layers; a cross layer counts as two, V and U
   int32_t interaction;
 };
 
 class Scorer {
  public:
-  // The layers are copied, the tables are not. Layers are those of the bottom MLP, then the cross layers', then the top MLP's; `threads` are for
-  // a call of many samples, the caller's among them.
+  // The layers are copied, the tables are not. `layers` holds those of the bottom MLP, then the cross layers, then those of the top MLP. `threads` is
+  // the number of threads for a call with many samples, including the caller's.
   Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers, int threads);
 
-  // numerical [samples, M], ids [samples, K], each feature's side by side, -1 in a list for none -> logits [samples].
-  // Returns -1, or the place of an id that is out of range; then the logits are not complete.
+  // numerical [samples, M], ids [samples, K], each feature's ids side by side, -1 in a list for no id -> logits [samples].
+  // Returns -1, or the position of an id that is out of range; then the logits are incomplete.
   int64_t Score(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const;
 
  private:
   struct Feature {
     ScorerFeature table;
     std::vector<const void*> chunks;
-    int64_t first_id, column;  // of a sample's ids and of its vectors
-    bool in_bottom;            // stands where the bottom MLP's output would
+    int64_t first_id, column;  // position in a sample's ids, and in its vectors
+    bool in_bottom;            // the feature takes the place of the bottom MLP's output
   };
   struct Buffers;
 
@@ -68,7 +67,8 @@ class Scorer {
   ScorerShape shape_;
   std::vector<Feature> features_;
   std::vector<PackedLayer> bottom_, cross_, top_;
-  int64_t ids_, embedded_, joined_, widest_, flops_;  // K; columns of the vectors, of what the interaction gives, of any layer; of a sample
+  // K; columns of the vectors, of the interaction's output and of the widest layer; operations a sample.
+  int64_t ids_, embedded_, joined_, widest_, flops_;
   int threads_;
   std::unique_ptr<Helpers> helpers_;
 };

@@ -1,4 +1,4 @@
-// The scorer for model/native_scorer.py, which calls it by ctypes; a library of its own, which needs no TensorFlow.
+// The C interface of the scorer, which model/native_scorer.py calls by ctypes; a separate library, which does not need TensorFlow.
 #include <new>
 
 #include "scorer.h"
@@ -11,7 +11,7 @@ constexpr int64_t kNoMemory = -2;
 
 extern "C" {
 
-// Null where there is no memory.
+// Returns null if there is not enough memory.
 void* dlrm_scorer_new(const dlrm::ScorerShape* shape, const dlrm::ScorerFeature* features, const dlrm::ScorerLayer* layers, int threads) {
   try {
     return new dlrm::Scorer(*shape, features, layers, threads);
@@ -22,7 +22,7 @@ void* dlrm_scorer_new(const dlrm::ScorerShape* shape, const dlrm::ScorerFeature*
 
 void dlrm_scorer_delete(void* scorer) { delete static_cast<dlrm::Scorer*>(scorer); }
 
-// As Scorer::Score; -2 where there is no memory.
+// Like Scorer::Score; returns -2 if there is not enough memory.
 int64_t dlrm_scorer_score(const void* scorer, int64_t samples, const float* numerical, const int32_t* ids, float* logits) {
   try {
     return static_cast<const dlrm::Scorer*>(scorer)->Score(samples, numerical, ids, logits);

@@ -1,4 +1,4 @@
-// The exchange's orders of columns as TensorFlow sees them: signatures and checks.
+// TensorFlow operations that convert between the exchange's orders of columns: signatures and checks.
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -14,8 +14,8 @@ namespace {
 using tensorflow::OpInputList;
 using tensorflow::shape_inference::InferenceContext;
 
-// What both operations are told of the blocks, in elements: for each segment the columns of all blocks before its own, the columns of its own
-// block, its first column there and in a sample's vectors, and how many columns it has.
+// The attributes of both operations that describe the blocks, counted in columns. For each segment: the columns of all blocks before its own block,
+// the columns of its own block, its first column in the block and in a sample's vectors, and its number of columns.
 class Blocks {
  public:
   absl::Status Read(OpKernelConstruction* context) {
@@ -25,7 +25,7 @@ class Blocks {
     TF_RETURN_IF_ERROR(context->GetAttr("columns", &columns_));
     TF_RETURN_IF_ERROR(context->GetAttr("widths", &widths_));
     for (const auto* list : {&before_, &strides_, &places_, &columns_, &widths_}) {
-      if (list->size() != before_.size()) return InvalidArgumentError("expected lists of one length");
+      if (list->size() != before_.size()) return InvalidArgumentError("before, strides, places, columns and widths: expected lists of equal length");
       for (const int64_t value : *list) {
         if (!Fits(value)) return InvalidArgumentError(StrCat("a segment has ", value, ", expected 0 to 2^31 - 1"));
       }
@@ -39,15 +39,15 @@ class Blocks {
 
   int64_t total() const { return total_; }  // columns of all blocks
 
-  // Whether no sum of two and no product of two of these can overflow.
+  // Returns true if a value is small enough that sums and products of two such values do not overflow.
   static bool Fits(int64_t value) { return value >= 0 && value <= std::numeric_limits<int32_t>::max(); }
 
-  // For `samples` samples of `length` columns, `flat` the first element of the first block.
+  // Appends the segments of `samples` samples of `length` columns; `flat` points to the first element of the first block, `element` is its size.
   absl::Status Segments(int64_t samples, int64_t length, int64_t element, char* flat, std::vector<Segment>* segments) const {
     for (size_t i = 0; i < before_.size(); ++i) {
       const bool fits = places_[i] + widths_[i] <= strides_[i] && before_[i] + strides_[i] <= total_ && columns_[i] + widths_[i] <= length;
       if (!fits) return InvalidArgumentError(StrCat("segment ", i, " does not fit ", total(), " columns in blocks and ", length, " of a sample"));
-      if (samples == 0 || widths_[i] == 0) continue;  // no tensor may be there to point into
+      if (samples == 0 || widths_[i] == 0) continue;  // empty tensors have no memory to point to
       segments->push_back({flat + (before_[i] * samples + places_[i]) * element, strides_[i] * element, columns_[i] * element, widths_[i] * element});
     }
     return absl::OkStatus();
@@ -80,11 +80,11 @@ REGISTER_OP("DlrmBlocksToSamples")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Samples' vectors out of blocks of their columns, one block after another, each [samples, its columns], flattened; and out of other matrices.
+Assembles samples' vectors from blocks of columns, each [samples, its columns] flattened, one after another; and from other matrices.
 
 others: [samples, any] each.
 vectors: [samples, length].
-other_columns: for each of the others its first column in `vectors`.
+other_columns: the first column of each of the others in `vectors`.
 )doc");
 
 template <class T>
@@ -147,7 +147,7 @@ REGISTER_OP("DlrmSamplesToBlocks")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-The way back of DlrmBlocksToSamples: blocks of columns, one after another, out of samples' vectors in parts along the first dimension.
+The inverse of DlrmBlocksToSamples: blocks of columns, one after another, from samples' vectors in parts along the first dimension.
 )doc");
 
 template <class T>
@@ -162,7 +162,7 @@ class SamplesToBlocksOp : public OpKernel {
     const int64_t length = parts[0].dims() == 2 ? parts[0].dim_size(1) : -1;
     for (const Tensor& part : parts) {
       OP_REQUIRES(context, part.dims() == 2 && part.dim_size(1) == length,
-                  InvalidArgumentError(StrCat("parts: expected [n, columns], all as wide, received ", part.shape().DebugString())));
+                  InvalidArgumentError(StrCat("parts: expected [n, columns] of equal width, received ", part.shape().DebugString())));
       count += part.dim_size(0);
     }
     Tensor* blocks;

@@ -1,4 +1,4 @@
-// The passes of the dense layers as TensorFlow sees them: signatures and checks.
+// TensorFlow operations for the elementwise passes of the dense layers: signatures and checks.
 #include <vector>
 
 #include "dense.h"
@@ -63,12 +63,12 @@ REGISTER_OP("DlrmBiasReluDropout")
     .Attr("T: {float, bfloat16, half}")
     .SetShapeFn(ShapeOfProducts)
     .Doc(R"doc(
-relu(products + bias) times the scale where random bits are not below the threshold, else -0.
+relu(products + bias) times the scale where the random bits are at or above the threshold, else -0.
 
 products: [b, out].
 bias: [out].
 place: [2], the step and the number of the first sample.
-key: of the generator; both are numbers of 32 bits.
+key: the generator's key; it and the threshold are numbers of 32 bits.
 )doc");
 
 template <class T>
@@ -120,13 +120,13 @@ REGISTER_OP("DlrmReluGradient")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-The gradient of relu(x + bias) by x and by bias.
+The gradients of relu(x + bias) with respect to x and to the bias.
 
 upstream: [b, out].
-outputs: of the layer, [b, out].
+outputs: the layer's outputs, [b, out].
 gradient: upstream times the scale where the output is positive, else 0.
-bias_gradient: [out], its sum over the samples.
-scale: of the units that a dropout kept.
+bias_gradient: [out], the sum of `gradient` over the samples.
+scale: the dropout's factor of the units that are kept.
 )doc");
 
 template <class T>
@@ -166,7 +166,7 @@ REGISTER_OP("DlrmSumInPairs")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-The sum of tensors of one shape in float32, by the balanced tree ((0 + 1) + (2 + 3)) + ...
+The sum of tensors of equal shape in float32, by the balanced tree ((0 + 1) + (2 + 3)) + ...
 )doc");
 
 template <class T>
@@ -178,7 +178,7 @@ class SumInPairsOp : public OpKernel {
     std::vector<const typename ElementOf<T>::type*> parts;
     for (int i = 0; i < context->num_inputs(); ++i) {
       OP_REQUIRES(context, context->input(i).shape() == context->input(0).shape(),
-                  InvalidArgumentError(StrCat("parts: expected one shape, received ", context->input(0).shape().DebugString(), " and ",
+                  InvalidArgumentError(StrCat("parts: expected equal shapes, received ", context->input(0).shape().DebugString(), " and ",
                                               context->input(i).shape().DebugString())));
       parts.push_back(Elements<T>(context->input(i)));
     }

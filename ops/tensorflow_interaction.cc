@@ -1,4 +1,4 @@
-// The interaction as TensorFlow sees it: signatures and checks.
+// TensorFlow operations for the interaction: signatures and checks.
 #include "interaction.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -31,7 +31,7 @@ The dot-product interaction of DLRM.
 bottom: [b, D].
 embeddings: [b, F, D].
 out: [b, D + (F + 1) F / 2]: bottom, then the dot products (1, 0), (2, 0), (2, 1), ... of the F + 1 vectors.
-tiles: bfloat16 goes through the processor's matrix tiles, where it has them.
+tiles: use the processor's matrix tiles for bfloat16, if it has them.
 )doc");
 
 REGISTER_OP("DlrmInteractGradient")
@@ -48,7 +48,7 @@ REGISTER_OP("DlrmInteractGradient")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Gradients of the inputs of DlrmInteract, from that of its output.
+The gradients of the inputs of DlrmInteract, given the gradient of its output.
 )doc");
 
 absl::Status ReadInteractionShape(const Tensor& bottom, const Tensor& embeddings, InteractionShape* shape) {
@@ -61,7 +61,7 @@ absl::Status ReadInteractionShape(const Tensor& bottom, const Tensor& embeddings
   return absl::OkStatus();
 }
 
-// What both operations have in common.
+// The common base of both operations.
 class Interaction : public OpKernel {
  public:
   explicit Interaction(OpKernelConstruction* context) : OpKernel(context) { OP_REQUIRES_OK(context, context->GetAttr("tiles", &tiles_)); }

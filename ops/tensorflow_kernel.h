@@ -1,5 +1,5 @@
-// What the files that talk to TensorFlow share. They check what an operation receives and leave the work to the other files, which know no
-// TensorFlow and are compiled for the processor at hand (these are compiled as TensorFlow itself was).
+// Code shared by the files that use TensorFlow. These files check an operation's inputs and leave the work to the other files, which do not use
+// TensorFlow and are compiled for this machine's processor; files with TensorFlow are compiled with TensorFlow's own flags.
 #ifndef DLRM_OPS_TENSORFLOW_KERNEL_H_
 #define DLRM_OPS_TENSORFLOW_KERNEL_H_
 
@@ -27,7 +27,7 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// An exception in one of the threads, which know none, is thrown again in the one that waits for them.
+// TensorFlow's threads handle no exceptions, so an exception in one of them is rethrown in the thread that waits for them.
 inline Threads ThreadsOf(OpKernelContext* context) {
   const auto* workers = context->device()->tensorflow_cpu_worker_threads();
   tsl::thread::ThreadPool* pool = workers->workers;
@@ -47,8 +47,8 @@ inline Threads ThreadsOf(OpKernelContext* context) {
           }};
 }
 
-// Runs what a kernel does by itself. Memory that is not there fails the step, not the process. Only that: TensorFlow's own functions know no exceptions
-// and would not let go of their locks.
+// Runs a kernel's own work; if memory is lacking, the step fails instead of the process. Do not call TensorFlow's functions in `work`: they are not
+// made for exceptions and would keep their locks.
 template <class Work>
 void Guarded(OpKernelContext* context, const Work& work) {
   try {
@@ -60,7 +60,7 @@ void Guarded(OpKernelContext* context, const Work& work) {
   }
 }
 
-// The element type of a kernel for TensorFlow's.
+// The kernels' element type for each of TensorFlow's.
 template <class T>
 struct ElementOf;
 template <>
@@ -86,8 +86,8 @@ auto Elements(Tensor* tensor) {
   return reinterpret_cast<typename ElementOf<T>::type*>(tensor->flat<T>().data());
 }
 
-// Asks for huge pages where a tensor is large enough to be a mapping of its own that was not touched yet: glibc maps all from 32 MiB on anew every
-// time, and the faults of small pages then take longer than the writing.
+// Asks for huge pages if a tensor is large enough to be a fresh memory mapping: glibc maps allocations of 32 MiB or more anew every time, and page
+// faults of small pages then take longer than writing.
 inline void PreferHugePages(Tensor* tensor) {
 #if defined(__linux__)
   constexpr uintptr_t kPage = 4096;

@@ -1,4 +1,4 @@
-// The operations on table rows as TensorFlow sees them: signatures and checks.
+// TensorFlow operations on table rows: signatures and checks.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -19,7 +19,7 @@ namespace {
 
 using tensorflow::OpInputList;
 
-// A feature's lookup: in which of the tables, and which rows of `ids`.
+// A feature's lookup: the index of its table, and its rows of `ids`.
 struct Lookup {
   int table, id_row, hotness;
   bool mean;
@@ -40,7 +40,8 @@ absl::Status GetLookups(OpKernelConstruction* context, int num_tables, std::vect
   }
   for (size_t i = 0; i < count; ++i) {
     if (tables[i] < 0 || tables[i] >= num_tables || hotness[i] < 1) {
-      return InvalidArgumentError(StrCat("lookup ", i, " of hotness ", hotness[i], " is in table ", tables[i], " of ", num_tables));
+      return InvalidArgumentError(StrCat("lookup ", i, ": expected a table below ", num_tables, " and a hotness of at least 1, received table ",
+                                         tables[i], ", hotness ", hotness[i]));
     }
     lookups->push_back({tables[i], id_rows[i], hotness[i], means[i]});
   }
@@ -52,7 +53,7 @@ absl::Status CheckIds(const Tensor& ids, const std::vector<Lookup>& lookups) {
   for (size_t i = 0; i < lookups.size(); ++i) {
     const int64_t first = lookups[i].id_row, end = first + lookups[i].hotness;
     if (first < 0 || end > ids.dim_size(0)) {
-      return InvalidArgumentError(StrCat("lookup ", i, " wants rows [", first, ", ", end, ") of ", ids.dim_size(0), " of ids"));
+      return InvalidArgumentError(StrCat("lookup ", i, ": rows [", first, ", ", end, ") are not within the ", ids.dim_size(0), " rows of ids"));
     }
   }
   return absl::OkStatus();
@@ -87,21 +88,21 @@ REGISTER_OP("DlrmUpdateRows")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
-Update rows of tables in place; none is touched if any id is out of range.
+Updates rows of tables in place; no row changes if any id is out of range.
 
 tables: [V, width] float32 each, any widths.
-slots: of the optimizer, of their tables' shapes, or [V, 1] where it keeps one number a row: all of the first table, then all of the second, ...
+slots: the optimizer's slots, of their tables' shapes or [V, 1] for one number a row: all slots of the first table, then all of the second, ...
 ids: [K, B]; -1 is no id where a lookup's hotness is above 1.
-gradients: of B samples in equal parts along the first dimension; a sample's gradient is what its part holds beside that dimension, flattened.
-scalars: of this step: the learning rate (with Adam, after the bias correction), then what else the rule needs.
-lookup_tables: for each lookup its table. The gradients of all lookups in a table are summed before its rows are updated.
-id_rows: for each lookup the first of its rows of `ids`.
-hotness: for each lookup how many rows of `ids` it takes.
-means: for each lookup whether it gave the mean of rows, not their sum.
-columns: for each lookup the first of its columns in a sample's gradient.
+gradients: the gradients of B samples in equal parts along the first dimension; the other dimensions are flattened.
+scalars: of this step: the learning rate (for Adam, after the bias correction), then other numbers that the rule needs.
+lookup_tables: the table of each lookup. The gradients of all lookups in a table are summed before its rows are updated.
+id_rows: the first row of `ids` of each lookup.
+hotness: the number of rows of `ids` of each lookup.
+means: for each lookup, true if its vector is the mean of rows, false for the sum.
+columns: the first column of each lookup in a sample's gradient.
 rule: a name in row_rules.h.
-constants: of the rule.
-loss_scale: what the gradients are divided by, in float32.
+constants: the rule's constants.
+loss_scale: the divisor of the gradients, applied in float32.
 )doc");
 
 template <class T>
@@ -116,7 +117,7 @@ class UpdateRowsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("rule", &optimizer_.rule));
     OP_REQUIRES_OK(context, context->GetAttr("constants", &optimizer_.constants));
     rule_ = FactsOf(optimizer_.rule);
-    OP_REQUIRES(context, rule_ != nullptr, InvalidArgumentError(StrCat(optimizer_.rule, ": no rule of this name")));
+    OP_REQUIRES(context, rule_ != nullptr, InvalidArgumentError(StrCat(optimizer_.rule, ": unknown optimizer rule")));
     const int constants = static_cast<int>(optimizer_.constants.size());
     OP_REQUIRES(context, num_slots == num_tables_ * rule_->slots && constants == rule_->constants,
                 InvalidArgumentError(StrCat(optimizer_.rule, " of ", num_tables_, " tables received ", num_slots, " slots and ", constants, " constants")));
@@ -164,10 +165,10 @@ class UpdateRowsOp : public OpKernel {
 
  private:
   using Element = typename ElementOf<T>::type;
-  using IdRows = std::pair<int, int>;  // the first, and how many
+  using IdRows = std::pair<int, int>;  // first row, and number of rows
   using Counts = std::map<IdRows, std::vector<float>>;
 
-  // Of a sample's gradient, in elements.
+  // Finds the length of a sample's gradient, in elements.
   static absl::Status FindLength(const OpInputList& gradients, int64_t batch, int64_t* length) {
     const int64_t each = batch / gradients.size();
     *length = each == 0 ? 0 : gradients[0].NumElements() / each;
@@ -180,7 +181,7 @@ class UpdateRowsOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  // Where each sample's gradient begins.
+  // Returns the beginning of each sample's gradient.
   static std::vector<const Element*> Samples(const OpInputList& gradients, int64_t length) {
     std::vector<const Element*> samples;
     samples.reserve(gradients.size() * gradients[0].dim_size(0));
@@ -209,15 +210,15 @@ class UpdateRowsOp : public OpKernel {
     for (size_t i = 0; i < lookups_.size(); ++i) {
       Shard& shard = (*shards)[lookups_[i].table];
       if (length > 0 && (columns_[i] < 0 || columns_[i] > length - shard.width)) {
-        return InvalidArgumentError(StrCat("lookup ", i, " in table ", lookups_[i].table, " of width ", shard.width, " wants the columns from ",
-                                           columns_[i], " on of ", length, " of gradients"));
+        return InvalidArgumentError(StrCat("lookup ", i, " in table ", lookups_[i].table, ": expected ", shard.width, " columns within the ", length,
+                                           " of gradients, received first column ", columns_[i]));
       }
       shard.uses.push_back({columns_[i], nullptr});
     }
     return absl::OkStatus();
   }
 
-  // The ids of the tables; once where two have the same, as columns of one table do.
+  // Collects the ids of the tables. Tables with the same ids, such as columns of one table, share them.
   absl::Status AddIds(const Tensor& ids, std::vector<Shard>* shards, std::vector<TableIds>* to_group) const {
     std::vector<std::vector<IdRows>> rows(shards->size());
     for (const Lookup& lookup : lookups_) rows[lookup.table].emplace_back(lookup.id_row, lookup.hotness);
@@ -234,17 +235,17 @@ class UpdateRowsOp : public OpKernel {
         if (lookup.table == static_cast<int>(i)) table.features.push_back(lookup.ids(ids));
       }
       if (!Countable(table.features, ids.dim_size(1))) {
-        return InvalidArgumentError(StrCat("table ", i, ": its ", rows[i].size(), " lookups name ids of ", ids.dim_size(1),
-                                           " samples, more than an update takes: 2^30 together; take a smaller batch"));
+        return InvalidArgumentError(StrCat("table ", i, ": its ", rows[i].size(), " lookups have ids of ", ids.dim_size(1),
+                                           " samples, more than the 2^30 ids that an update supports; use a smaller batch"));
       }
     }
     return absl::OkStatus();
   }
 
-  // The result holds what the shards then point to.
+  // Counts the ids of each sample for means; the shards point into the result, which must outlive them.
   Counts AddCounts(const Tensor& ids, const Threads& threads, std::vector<Shard>* shards) const {
     Counts counts;
-    std::vector<size_t> next(shards->size());  // use of each shard
+    std::vector<size_t> next(shards->size());  // next use of each shard
     for (const Lookup& lookup : lookups_) {
       Use& use = (*shards)[lookup.table].uses[next[lookup.table]++];
       if (!lookup.mean || lookup.hotness == 1) continue;
@@ -294,11 +295,11 @@ Rows of tables, or sums or means of several, side by side in the order of the lo
 tables: [V, width] float32 each.
 ids: [K, B]; -1 is no id where a lookup's hotness is above 1.
 vectors: [B, sum of the widths].
-lookup_tables: for each lookup its table.
-id_rows: for each lookup the first of its rows of `ids`.
-hotness: for each lookup how many rows of `ids` it takes.
-means: for each lookup whether it gives the mean of rows, not their sum.
-widths: for each lookup that of its table.
+lookup_tables: the table of each lookup.
+id_rows: the first row of `ids` of each lookup.
+hotness: the number of rows of `ids` of each lookup.
+means: for each lookup, true for the mean of rows, false for the sum.
+widths: the width of each lookup's table.
 )doc");
 
 template <class T>

@@ -1,4 +1,4 @@
-// The variables that hold tables and slots, as the operations on rows open them.
+// Access of the operations on rows to the variables that hold tables and slots.
 #ifndef DLRM_OPS_TENSORFLOW_TABLES_H_
 #define DLRM_OPS_TENSORFLOW_TABLES_H_
 
@@ -15,7 +15,7 @@ namespace dlrm {
 
 using tensorflow::Var;
 
-// The variables of rows that are an operation's first inputs, locked while this lives: for one writer, or for several readers.
+// The variables that are an operation's first inputs, locked for the lifetime of this object: for one writer, or for several readers.
 class Tables {
  public:
   explicit Tables(bool to_write) : to_write_(to_write) {}
@@ -38,7 +38,7 @@ class Tables {
       to_write_ ? variable->mu()->lock() : variable->mu()->lock_shared();
       locked_.push_back(variable);
     }
-    // Two that write to the same rows would each undo some of the other's work.
+    // Two updates of the same variable would overwrite each other's rows.
     if (to_write_ && static_cast<int>(in_order.size()) < count) return Twice();
     for (int i = 0; i < count; ++i) {
       const Tensor& values = *variables_[i]->tensor();
@@ -54,8 +54,8 @@ class Tables {
   float* values(int i) const { return static_cast<float*>(variables_[i]->tensor()->data()); }
 
  private:
-  // What TensorFlow's own sparse operations do before they touch a variable (EnsureSparseVariableAccess): a buffer that somebody else still
-  // reads is copied, once; from then on whoever reads the whole variable gets a copy.
+  // Does the same as TensorFlow's own sparse operations before they access a variable (EnsureSparseVariableAccess): copies the buffer once if someone
+  // else still reads it; from then on, reads of the whole variable return copies.
   static absl::Status OwnBuffer(OpKernelContext* context, Var* variable) {
     if (variable->copy_on_read_mode.load()) return absl::OkStatus();
     tensorflow::mutex_lock lock(*variable->mu());
@@ -74,11 +74,11 @@ class Tables {
     for (size_t i = 0; i < variables_.size(); ++i) {
       for (size_t j = 0; j < i; ++j) {
         if (variables_[i].get() == variables_[j].get()) {
-          return InvalidArgumentError(StrCat("inputs ", j, " and ", i, " are the same variable: each table and slot may be named once in an update"));
+          return InvalidArgumentError(StrCat("inputs ", j, " and ", i, " are the same variable; expected each table and slot once in an update"));
         }
       }
     }
-    return absl::InternalError("no variable is named twice");
+    return absl::InternalError("no variable is given twice");
   }
 
   bool to_write_;

@@ -1,4 +1,4 @@
-"""A checkpoint of NVIDIA's DLRM, DCNv2 or Wide & Deep for TensorFlow 2 to one of ours, with the same scores.
+"""Conversion of a checkpoint of NVIDIA's DLRM, DCNv2 or Wide & Deep for TensorFlow 2 to a checkpoint of this project, with the same scores.
 
     python -m preproc.nvidia_checkpoint --nvidia_checkpoint NVIDIA --dataset_path DATASET --save_checkpoint_path CHECKPOINT
 
@@ -9,9 +9,9 @@ Four forms are known, by the application that wrote them:
     DLRM before that                    bottom_mlp_layer_0_kernel_part0.npy, feature_0_1000_part0.npy (of 1000 rows; 2^20 rows a part)
     WideAndDeep                         checkpoint, ckpt-1.index, ckpt-1.data-* (TensorFlow's format), in the folder checkpoint of its --model_dir
 
-The first holds DLRM or DCNv2. The next two are DLRM's and do not say which dot interaction they were trained with, so
---dot_interaction has to. Weights only: no optimizer slots, no position in the data. Everything is checked before anything
-is written.
+The first form holds DLRM or DCNv2. The next two hold DLRM and do not record its dot interaction, so --dot_interaction has to
+give it. Only weights are converted: no optimizer slots, no position in the data. Everything is checked before anything is
+written.
 """
 
 import contextlib
@@ -106,7 +106,7 @@ def convert_wide_and_deep(source: WideAndDeepSource, spec: FeatureSpec) -> Conve
     for feature, deep, wide in zip(spec.categorical, source.deep, source.wide, strict=True):
         tables |= {feature.name: [deep], f"{feature.name}_{WIDE}": [wide]}
     metadata = _metadata(spec, shape) | {"model": {"name": WIDE_AND_DEEP} | shape}
-    size = f"{_size(spec, source.widths)}; as many of 1 column; deep MLP {_shown(source.layers)}; trained for {source.step:,} steps"
+    size = f"{_size(spec, source.widths)}; a wide table of 1 column for each; deep MLP {_shown(source.layers)}; trained for {source.step:,} steps"
     return Converted({f"dense/{name}": values for name, values in source.dense.items()}, tables, metadata, size)
 
 
@@ -146,7 +146,7 @@ def _converted(folder: Path, spec: FeatureSpec, dot_interaction: str | None) -> 
     if (place := folder_of(folder)) is None:
         return convert(open_source(folder, spec, dot_interaction), spec, folder)
     if dot_interaction:
-        raise UserError(f"--dot_interaction {dot_interaction}: {place} holds a Wide & Deep, which has none; drop the flag")
+        raise UserError(f"--dot_interaction {dot_interaction}: {place} holds a Wide & Deep, which has no dot interaction; drop the flag")
     source = open_wide_and_deep(place, spec)
     for note in source.notes:
         print(f"{NAME}: {note}", file=sys.stderr)
@@ -156,19 +156,21 @@ def _converted(folder: Path, spec: FeatureSpec, dot_interaction: str | None) -> 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the flags, convert the checkpoint and write it; return the exit code."""
     parser = Parser(prog=NAME, description=__doc__)
+    parser.add_argument("--nvidia_checkpoint", type=Path, required=True, metavar="FOLDER", help="NVIDIA's --save_checkpoint_path or --model_dir")
+    parser.add_argument("--dataset_path", type=Path, required=True, metavar="FOLDER", help="dataset that the model was trained on")
     parser.add_argument(
-        "--nvidia_checkpoint", type=Path, required=True, metavar="FOLDER", help="what NVIDIA's --save_checkpoint_path or --model_dir named"
+        "--feature_spec", default=DEFAULT_FILE_NAME, metavar="FILE", help="name of the dataset's specification (default: %(default)s)"
     )
-    parser.add_argument("--dataset_path", type=Path, required=True, metavar="FOLDER", help="the dataset it was trained on")
-    parser.add_argument("--feature_spec", default=DEFAULT_FILE_NAME, metavar="FILE", help="name of its specification (default: %(default)s)")
-    parser.add_argument("--save_checkpoint_path", type=Path, required=True, metavar="FOLDER", help="folder for our checkpoint; holds none yet")
-    parser.add_argument("--dot_interaction", choices=("custom_cuda", "tensorflow"), help="what an older checkpoint was trained with")
+    parser.add_argument(
+        "--save_checkpoint_path", type=Path, required=True, metavar="FOLDER", help="folder for the new checkpoint; must not hold one yet"
+    )
+    parser.add_argument("--dot_interaction", choices=("custom_cuda", "tensorflow"), help="interaction of an older checkpoint, as in training")
     flags = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     spec, target = FeatureSpec.from_yaml(flags.dataset_path / flags.feature_spec), flags.save_checkpoint_path.absolute()
     found = _converted(flags.nvidia_checkpoint, spec, flags.dot_interaction)
     metadata = found.metadata | {RECORD: record(spec)}
     if newest(target) is not None:
-        raise UserError(f"--save_checkpoint_path {target}: holds a checkpoint; name another folder")
+        raise UserError(f"--save_checkpoint_path {target}: already holds a checkpoint; choose another folder")
     arrays = {name: Array(values.shape) for name, values in found.dense.items()}
     parts = [ArrayPart(name, lambda start, stop, values=values: values[start:stop]) for name, values in found.dense.items()]
     for table, rows in found.tables.items():

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# From the Criteo logs to the dataset that is trained on:  preproc/prepare_dataset.sh CPU|GPU|DGX2 FREQUENCY_LIMIT
+# Make the training dataset from the Criteo logs:  preproc/prepare_dataset.sh CPU|GPU|DGX2 FREQUENCY_LIMIT
 #
-# The name, arguments and folders are those of NVIDIA's script. What is complete is not done again.
+# The name, arguments and folders are those of NVIDIA's script. Complete outputs are not made again.
 #
 #   download_dir                  the logs, day_0 to day_23 (/data/dlrm/criteo)
-#   spark_output_path             what Spark writes (/data/dlrm/spark/output)
-#   conversion_intermediate_dir   what is read waits here for its ids; empty again afterwards (/data/dlrm/intermediate_binary)
+#   spark_output_path             output of Spark (/data/dlrm/spark/output)
+#   conversion_intermediate_dir   rows until their ids are assigned; empty afterwards (/data/dlrm/intermediate_binary)
 #   final_output_dir              the dataset: --dataset_path of dlrm.py (/data/dlrm/binary_dataset)
 #
 # preproc/run_spark.sh lists the others (LAST_DAY, SPARK_MASTER, TOTAL_CORES, TOTAL_MEMORY, …).
@@ -28,8 +28,8 @@ if [ -e "$final_output_dir/_SUCCESS" ]; then
     echo "prepare_dataset.sh: $final_output_dir is complete"
     exit 0
 fi
-[ ! -e "$final_output_dir/feature_spec.yaml" ] || die "$final_output_dir holds a dataset that this did not make; choose another final_output_dir"
-# A second name for each file and no second copy, where the file system has that.
+[ ! -e "$final_output_dir/feature_spec.yaml" ] || die "$final_output_dir holds a dataset that this script did not make; choose another final_output_dir"
+# Hard links instead of copies, where the file system supports them.
 mkdir -p "$final_output_dir"
 for name in train valid test vocabulary feature_spec.yaml; do
     rm -rf "${final_output_dir:?}/$name"

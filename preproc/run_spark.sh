@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The Criteo logs to a dataset by Spark:  preproc/run_spark.sh CPU|GPU|DGX2 [INPUT_PATH [OUTPUT_PATH [FREQUENCY_LIMIT]]]
+# Make a dataset from the Criteo logs by Spark:  preproc/run_spark.sh CPU|GPU|DGX2 [INPUT_PATH [OUTPUT_PATH [FREQUENCY_LIMIT]]]
 #
 # Days 0 to LAST_DAY - 1 are the training rows, the first half of the last day is test, the second valid, as in NVIDIA's scripts.
-# An output that is complete is left as it is.
+# A complete output is not made again.
 #
-#   INPUT_PATH, OUTPUT_PATH, FREQUENCY_LIMIT   where the arguments do not say (/data/dlrm/criteo, /data/dlrm/spark/output, 15)
+#   INPUT_PATH, OUTPUT_PATH, FREQUENCY_LIMIT   for missing arguments (/data/dlrm/criteo, /data/dlrm/spark/output, 15)
 #   LAST_DAY            the last day's number (23)
 #   OUTPUT_ORDERING     of the training rows: total_random (default), day_random, input
 #   DICTIONARY_DAYS     all (default, as NVIDIA's: values of test rows get ids) or train
@@ -14,7 +14,7 @@
 #   NUM_EXECUTORS       of a cluster (8)
 #   DRIVER_MEMORY       GiB, of the driver of a cluster (1)
 #   SPARK_LOCAL_DIRS    where Spark spills (default: the staging folder)
-#   STAGING             what is read waits here for its ids (default: OUTPUT_PATH); executors must see it
+#   STAGING             folder for rows until their ids are assigned (default: OUTPUT_PATH); executors must share it
 #   SPARK_RAPIDS_JAR    with GPU and DGX2: the RAPIDS Accelerator's jar; settings in scripts/spark_gpu.conf (not tried)
 #   PYTHON              (default: .venv/bin/python beside this folder)
 set -euo pipefail
@@ -23,18 +23,18 @@ die() { echo "run_spark.sh: error: $*" >&2; exit 1; }
 natural() { [[ $2 =~ ^[1-9][0-9]*$ ]] || die "$1 is '$2'; expected a whole number of at least 1"; }
 
 kind=${1:-}
-[[ $kind =~ ^(CPU|GPU|DGX2)$ ]] || die "expected CPU, GPU or DGX2 first, found '$kind'"
+[[ $kind =~ ^(CPU|GPU|DGX2)$ ]] || die "expected CPU, GPU or DGX2 as first argument, found '$kind'"
 input=${2:-${INPUT_PATH:-/data/dlrm/criteo}} output=${3:-${OUTPUT_PATH:-/data/dlrm/spark/output}} limit=${4:-${FREQUENCY_LIMIT:-15}}
 last=${LAST_DAY:-23} ordering=${OUTPUT_ORDERING:-total_random} days=${DICTIONARY_DAYS:-all}
 cores=${TOTAL_CORES:-$(nproc)} memory=${TOTAL_MEMORY:-$(awk '/MemTotal/ {print int($2 * 3 / 4 / 1048576) + 1}' /proc/meminfo)}
 executors=${NUM_EXECUTORS:-8}
 natural LAST_DAY "$last"; natural TOTAL_CORES "$cores"; natural TOTAL_MEMORY "$memory"; natural NUM_EXECUTORS "$executors"
 python=${PYTHON:-$here/.venv/bin/python}
-[ -x "$(command -v "$python")" ] || die "$python: no such Python; run scripts/install --spark, or name it in PYTHON"
+[ -x "$(command -v "$python")" ] || die "$python: no such Python; run scripts/install --spark, or set PYTHON"
 
 made="days 0 to $last, frequency limit $limit, ordering $ordering, dictionaries of $days days"
 if [ -e "$output/_SUCCESS" ]; then
-    [ "$(cat "$output/_SUCCESS")" = "$made" ] || die "$output holds another dataset ($(cat "$output/_SUCCESS")), asked for: $made; choose another folder"
+    [ "$(cat "$output/_SUCCESS")" = "$made" ] || die "$output holds another dataset ($(cat "$output/_SUCCESS")), requested: $made; choose another folder"
     echo "run_spark.sh: $output is complete ($made)"
     exit 0
 fi

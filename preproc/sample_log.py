@@ -1,9 +1,9 @@
-"""Click logs in the form of Criteo's, drawn: for trying out what begins with raw rows where there are no real ones.
+"""Generated click logs in Criteo's format, to try preprocessing and training without real logs.
 
     python -m preproc.sample_log --dst LOGS --rows 60000 20000
 
-writes LOGS/day_0.tsv and LOGS/day_1.tsv, 40 fields a line. Days follow one planted relation (docs/data.md), so a model of the first predicts the
-clicks of the second; every field but the label is missing now and then.
+writes LOGS/day_0.tsv and LOGS/day_1.tsv, 40 fields a line. All days follow the same planted relation (docs/data.md), so a model trained on the first
+predicts the clicks of the second. Each field but the label is missing in 3 of 100 lines.
 """
 
 import sys
@@ -24,7 +24,7 @@ from utils.signals import EndedBySignals
 
 NAME = "preproc.sample_log"
 CARDINALITIES = (20000, 500, 300, 1000, 3000, 4, 1200, 90, 60, 9000, 2500, 1800, 11, 400, 900, 80, 4, 150, 15, 9000, 5000, 8000, 1400, 700, 95, 35)
-MISSING = 0.03  # share of each field
+MISSING = 0.03  # share of missing values in each field but the label
 _ALPHA, _ROWS_AT_ONCE = 1.2, 1 << 16
 _ODD = 2654435761  # multiplication by an odd number, modulo 2^32, maps distinct ids to distinct values
 
@@ -32,9 +32,9 @@ _ODD = 2654435761  # multiplication by an odd number, modulo 2^32, maps distinct
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the flags, write the logs and print their sizes. Raises UserError where a flag is invalid or a file exists."""
     parser = Parser(prog=f"python -m {NAME}", description=__doc__)
-    parser.add_argument("--dst", type=Path, required=True, metavar="FOLDER", help="where day_0.tsv, day_1.tsv, … go; made where missing")
-    parser.add_argument("--rows", type=int, nargs="+", default=[60000, 20000], metavar="N", help="rows of each day (default: 60000 20000)")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default: 0)")
+    parser.add_argument("--dst", type=Path, required=True, metavar="FOLDER", help="folder for day_0.tsv, day_1.tsv, …; created if missing")
+    parser.add_argument("--rows", type=int, nargs="+", default=[60000, 20000], metavar="N", help="number of rows of each day (default: 60000 20000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
     flags = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     if min(flags.rows) < 1:
         raise UserError(f"--rows {min(flags.rows)}: expected at least 1 row a day")
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for day, rows in enumerate(flags.rows):
         path = flags.dst / f"day_{day}.tsv"
         if path.exists():
-            raise UserError(f"{path}: is there already; choose another --dst")
+            raise UserError(f"{path}: already exists; choose another --dst")
         partial = path.with_name(f".{path.name}.writing")
         try:
             with naming(path), partial.open("wb") as file:

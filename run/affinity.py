@@ -112,4 +112,4 @@ def set_affinity(affinity: str, gpus: bool, local_rank: int, local_size: int) ->
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(thread), chosen)
     except OSError as error:
-        raise UserError(f"--affinity {affinity}: {error.strerror}; --affinity disabled leaves the processors as they are") from None
+        raise UserError(f"--affinity {affinity}: {error.strerror}; use --affinity disabled to set no affinity") from None

@@ -48,6 +48,6 @@ def too_large_batch(config: Config, workers: int, rows: int) -> str | None:
         smaller *= 2
     steps = "" if config.training.steps_per_epoch else ": an epoch is one step"
     return (
-        f"--batch_size {config.data.batch_size}: the training split has {rows:,} rows, so a step takes all of them{steps}; "
-        f"try --batch_size {smaller}, {math.ceil(rows / smaller):,} steps for all rows, and a learning rate that goes with it"
+        f"--batch_size {config.data.batch_size}: the training split has only {rows:,} rows, so a step takes all of them{steps}; "
+        f"try --batch_size {smaller}, {math.ceil(rows / smaller):,} steps for all rows, and a learning rate to match"
     )

@@ -59,7 +59,7 @@ class ArrayScorer:
             sample, column = np.unravel_index(int(np.argmin(np.isfinite(held))), held.shape)
             raise ValueError(
                 f"feature {self._features.numerical[column]}: value {numerical[sample, column]} of sample {sample} is not a finite "
-                f"{self._features.numerical_dtype}, which the model was trained on"
+                f"{self._features.numerical_dtype}, the dtype that the model was trained on"
             )
         return held, self._checked_ids(ids)
 

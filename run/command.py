@@ -43,13 +43,13 @@ def do(
         compare_programs(world)
     config = world.together(lambda: parse(arguments, description, program, defaults, translate), "parsed")
     try:
-        return _carried_out(config, world, program)
+        return _execute(config, world, program)
     except UserError as error:
         error.args = (spoken(str(error), config.names),)
         raise
 
 
-def _carried_out(config: Config, world: World, program: str) -> object:
+def _execute(config: Config, world: World, program: str) -> object:
     if config.run.mode == PLAN:
         from run.plan import show_plan
 

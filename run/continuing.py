@@ -45,16 +45,16 @@ def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
     newer = {"last_auc", "evaluation_due", "best_epoch", "best_ranking"}  # absent from checkpoints that are older than these fields
     whole = isinstance(saved, Mapping) and isinstance(position, Mapping) and all(isinstance(position.get(name), int) for name in known)
     if not whole or set(position) - newer != {*known, "best_auc"}:
-        raise UserError(f"{checkpoint.folder}: holds no position to go on from; --resume weights takes its weights and starts at step 0")
+        raise UserError(f"{checkpoint.folder}: has no training position to resume from; use --resume weights to take its weights and start at step 0")
     saved = {"embedding_optimizer": saved.get("optimizer"), **saved}  # older checkpoints have one flag for both optimizers
     for name, value in wanted.items():
         if saved.get(name) != value and name == FINGERPRINT:
             raise UserError(
-                f"{checkpoint.folder}: that run trained on other rows than this dataset's, so it cannot go on exactly; use the same dataset, or "
+                f"{checkpoint.folder}: was trained on other rows than this dataset's, so the run cannot be resumed exactly; use the same dataset, or "
                 "--resume weights to take the weights only"
             )
         if saved.get(name) != value:
             raise UserError(
-                f"{checkpoint.folder}: that run had {name} {saved.get(name)}, this one has {value}, so it cannot go on exactly; use the same, or "
-                "--resume weights to take the weights only"
+                f"{checkpoint.folder}: its run had {name} {saved.get(name)}, this one has {value}, so it cannot be resumed exactly; use the "
+                "same value, or --resume weights to take the weights only"
             )

@@ -39,7 +39,7 @@ def configured(config: DeviceConfig, local_rank: int = 0, local_size: int = 1) -
     """Configure as `configure_tensorflow` does; keep devices and threads as they are where this process has already used TensorFlow.
 
     Raises:
-        UserError: TensorFlow is in use already and the options ask for other devices or threads.
+        UserError: TensorFlow is already in use and the options ask for other devices or threads.
     """
     import tensorflow as tf
 
@@ -49,8 +49,8 @@ def configured(config: DeviceConfig, local_rank: int = 0, local_size: int = 1) -
         gpu = bool(tf.config.get_visible_devices("GPU"))
         if (gpu and config.cpu) or config.intra_op_parallelism or config.inter_op_parallelism:
             raise UserError(
-                "TensorFlow is in use in this process already, its devices and threads cannot be changed: drop --cpu, --intra_op_parallelism and "
-                "--inter_op_parallelism, or begin in a new process"
+                "TensorFlow is already in use in this process, so its devices and threads cannot be changed; drop --cpu, --intra_op_parallelism and "
+                "--inter_op_parallelism, or start a new process"
             ) from None
         return "GPU" if gpu else "CPU"
 

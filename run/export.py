@@ -14,7 +14,7 @@ from run.export_formats import WRITERS, Samples, Source
 from run.inherit import inherit
 from run.raw_inputs import raw_inputs
 from run.raw_rows import drawn_columns, raw_features
-from run.restoring import restoring, told_choice
+from run.restoring import choice_note, restoring
 from run.served_rows import ProofRows, by_feature, drawn_rows, test_rows
 from run.tables import list_note, tables_and_features
 from run.trained import TrainedModel, categorical_of
@@ -84,7 +84,7 @@ def export(given: Config, program: str) -> None:
     """Write and prove every format, then make all of them visible; nothing becomes visible where one fails.
 
     Raises:
-        UserError: the options cannot be carried out, the checkpoint is damaged, or an export scores differently from the checkpoint.
+        UserError: the options contradict each other, the checkpoint is damaged, or an export scores differently from the checkpoint.
     """
     console = Console(program, names=given.names)
     while True:
@@ -96,7 +96,7 @@ def export(given: Config, program: str) -> None:
         except UserError:
             if not plan.source.checkpoint.gone:
                 raise
-            console.say(f"{plan.source.checkpoint.folder}: was removed while it was read, by the run that writes there; the newest is taken")
+            console.say(f"{plan.source.checkpoint.folder}: was removed while it was read, by the run that writes there; using the newest one")
 
 
 def _export(plan: Plan, given: Config, console: Console) -> None:
@@ -118,7 +118,7 @@ def _export(plan: Plan, given: Config, console: Console) -> None:
             for path in staging.publish():
                 console.say(f"exported: {path}")
                 if (served := live(path.parent)) != [options.model_version]:
-                    console.say(f"{path.parent / CONFIG} names version {served[-1]} as the live one; serving.publish --model_version changes that")
+                    console.say(f"{path.parent / CONFIG} keeps version {served[-1]} live; change it with serving.publish --model_version")
             size = sum(packed.stored_bytes(table.rows, table.dim, plan.precision) for table in plan.tables)
             console.say(f"tables of {size / GIB:.2f} GiB: a replica of the Python backend maps them once, however many instances it has")
         log.log((), figures)
@@ -138,14 +138,14 @@ def _checked(given: Config, console: Console) -> Plan:
     path = given.training.restore_checkpoint_path
     checkpoint = restoring(lambda: Checkpoint(path, given.training.checkpoint_choice))
     config = inherit(given, checkpoint.manifest)
-    if line := told_choice(path, checkpoint):
+    if line := choice_note(path, checkpoint):
         console.say(line)
     for line in warnings(config, architecture_of(config.model).optimizers):
         console.warn(line)
     if options.device == GPU and not physical_gpus(config.device):
-        console.warn("--device gpu: no GPU is used here, so the CPU computes the proof; the server needs one (--device cpu if it has none)")
+        console.warn("--device gpu: no GPU is used here, so the CPU computes the proof; the server needs a GPU (use --device cpu if it has none)")
     if packed.NAME in checkpoint.manifest:
-        raise UserError(f"{checkpoint.folder}: is an export with tables of {checkpoint.manifest[packed.NAME]}; export from the checkpoint")
+        raise UserError(f"{checkpoint.folder}: is an export with tables of {checkpoint.manifest[packed.NAME]}; export from the original checkpoint")
     features = saved_features(checkpoint)
     if averaged := list_note(config, categorical_of(features)):
         console.warn(averaged)
@@ -162,7 +162,7 @@ def _checked(given: Config, console: Console) -> Plan:
     )
     size = sum(packed.stored_bytes(table.rows, table.dim, precision) for table in tables)
     if SAVEDMODEL in options.formats:
-        check_fits(size, "--formats savedmodel: TensorFlow holds the tables in memory, also while they are proved: they", available_bytes())
+        check_fits(size, "--formats savedmodel: TensorFlow holds the tables in memory, also during the proof: they", available_bytes())
     check_room(Path(options.export_path), _needed_bytes(tables, options.formats, precision), "--export_path")
     rows = _rows(config, checkpoint, features, console.warn) if raw is None else None
     samples = Samples(rows, drawn_columns(raw) if raw else None)
@@ -176,7 +176,7 @@ def _check_onnx(formats: tuple[str, ...], inputs: str) -> None:
     if ONNX not in formats:
         return
     if inputs == RAW:
-        raise UserError("--formats onnx takes ids: ONNX has no vocabularies; --inputs raw goes with --formats triton or savedmodel")
+        raise UserError("--formats onnx takes ids, not --inputs raw, because ONNX has no vocabularies; use --formats triton or savedmodel")
     if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
         raise UserError(f"--formats onnx needs the package {missing[0]}: python -m pip install --no-deps -r requirements-serving.txt")
 
@@ -217,7 +217,7 @@ def _own_tables(formats: tuple[str, ...], precision: str) -> bool:
 
 
 def _described(plan: Plan, folder: Path) -> ServedModel:
-    """Return the model as facts and arrays; write its tables where a format needs them."""
+    """Return the description and the arrays of the model; write its tables if a format needs them."""
     checkpoint, config, features, _, _ = plan.source
     dense = {name.removeprefix(_DENSE): checkpoint.read(name) for name in weights_of(checkpoint) if name.startswith(_DENSE)}
     facts = features.numerical, features.numerical_dtype, plan.looked_up, plan.tables, architecture_of(config.model), dense, config.data.out_of_range

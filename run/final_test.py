@@ -109,7 +109,7 @@ class FinalTest:
             return checkpoint
 
         checkpoint = run.world.together(lambda: restoring(read), "best_restored")
-        run.console.say(f"the best weights are tested: {checkpoint.folder} (step {checkpoint.step})")
+        run.console.say(f"testing the best weights: {checkpoint.folder} (step {checkpoint.step})")
         return checkpoint
 
     def _kept(self) -> Path | None:

@@ -88,7 +88,7 @@ class Limit:
         allowed = max(int(self.seconds / each), len(measured))
         if allowed < self.steps:
             self.say(
-                f"{self.steps:,} batches would take {each * self.steps:,.0f} s; {allowed:,} are measured, which take {each * allowed:,.0f} s "
+                f"{self.steps:,} batches would take {each * self.steps:,.0f} s; only {allowed:,} are measured, in {each * allowed:,.0f} s "
                 "(--inference_seconds, --max_steps)"
             )
             self.steps = allowed

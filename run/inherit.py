@@ -94,7 +94,7 @@ def _replaced(config: Config, values: Mapping[str, Any]) -> Config:
     try:
         return replace(config, **{part: replace(getattr(config, part), **some) for part, some in by_part.items()})
     except (TypeError, ValueError) as error:
-        raise UserError(f"together with the flags, the checkpoint's manifest holds options that cannot be: {error}") from None
+        raise UserError(f"the flags and the options in the checkpoint's manifest are not valid together: {error}") from None
 
 
 def _shown(value: Any) -> str:

@@ -37,7 +37,7 @@ def stored_scorer(
     shapes = architecture.layer_shapes(config.model, num_numerical, [table.shape[1] for table in tables])
     for layer, shape in zip(layers.all, shapes, strict=True):
         if layer.kernel.shape != shape or (layer.bias is not None and layer.bias.shape != shape[1:]):
-            raise CheckpointError(f"{checkpoint.folder}: a layer's weights have shape {list(layer.kernel.shape)}, the model's is {list(shape)}")
+            raise CheckpointError(f"{checkpoint.folder}: a layer's weights have shape {list(layer.kernel.shape)}, the model expects {list(shape)}")
     return NativeScorer(native_scorer_library(), num_numerical, stored, layers, architecture.native_shape(config.model))
 
 

@@ -27,7 +27,7 @@ def restored_path(config: Config) -> str | None:
     options = config.training
     if config.run.mode == TRAIN and options.resume == "auto":
         if options.save_checkpoint_path is None:
-            raise UserError("--resume auto needs --save_checkpoint_path: that is where it looks for a checkpoint")
+            raise UserError("--resume auto needs --save_checkpoint_path, where it looks for a checkpoint")
         if complete_steps(Path(options.save_checkpoint_path)):
             return options.save_checkpoint_path
     return options.restore_checkpoint_path
@@ -60,7 +60,7 @@ def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Spli
     """Open the splits that the mode reads, and check the path of the predictions file in the mode `predict`. Raises UserError."""
     check_grouped(config.ranking, config.run.mode, spec)
     if config.data.dataset_type == TFRECORD and (unread := unread_features(spec)):
-        warn(f"features of the TFRecords that nothing reads: {', '.join(unread)}")
+        warn(f"unused features of the TFRecords: {', '.join(unread)}")
     if config.run.mode == TRAIN:
         splits = open_training_splits(config.data, spec, config.run.seed, warn)
         check_evaluated(splits, spec, config.training)

@@ -20,7 +20,7 @@ _ROW_BYTES = 4  # of the score; row numbers and labels compress to almost nothin
 def check_path(path: str | None) -> Path:
     """Return the path of the predictions, checked before the model is built. Raises UserError."""
     if path is None:
-        raise UserError("--predictions_path is missing: --mode predict writes a Parquet file, name it")
+        raise UserError("--predictions_path is missing: give the path of the Parquet file that --mode predict writes")
     parent = Path(path).absolute().parent
     if not parent.is_dir() or (Path(path).exists() and not Path(path).is_file()):  # an existing device would be replaced by a file
         raise UserError(f"--predictions_path {path}: expected a file in an existing folder")

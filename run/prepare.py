@@ -26,11 +26,11 @@ from run.inherit import changes, inherit
 from run.opening import fallback_checkpoint, open_checkpoint, open_splits
 from run.placing import place_tables, storage_of
 from run.profile_folder import check_profile
-from run.restoring import told_choice
+from run.restoring import choice_note
 from run.same_transforms import check_transforms
 from run.tables import grown_widths, list_note, overruled_widths, tables_and_features, with_widths
 from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
-from training.gradient_slices import settled
+from training.gradient_slices import with_gradient_slices
 from training.growth import Growth
 from training.position import Position, reason_finished
 from utils import launch
@@ -106,14 +106,14 @@ class Checked:
 
     @property
     def training_invariants(self) -> dict[str, Any]:
-        """The facts that a run must share with the run it resumes."""
+        """The values that a run must share with the run it resumes."""
         train = self.splits["train"]
         return training_invariants(self.config, train.num_samples, train.fingerprint())
 
 
 @dataclass(frozen=True)
 class Prepared(Checked):
-    """All that a mode works with: the checked facts, the placement of the tables, and the open log and vocabulary files."""
+    """All that a mode works with: the results of the checks, the placement of the tables, and the open log and vocabulary files."""
 
     placement: Placement
     log: RunLog
@@ -138,7 +138,7 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
     world, device = _connected(config, world)
     console = Console(program, world.first, config.names)
     fallback = fallback_checkpoint(config, world, console.warn)
-    # Other workers may find no fault: `together` tells them of a fault before they would wait for this worker.
+    # An error may occur on this worker only: `together` raises it on the others, too, before they wait for this worker.
     checked = world.together(lambda: _checked(config, fallback, world, device, console), "prepared")
     with ExitStack() as opened:
         for split in checked.splits.values():
@@ -147,7 +147,7 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         if reason := _reason_finished(checked):
             options = checked.config.training
             path = options.save_checkpoint_path or options.restore_checkpoint_path
-            console.say(f"{path}: the run is finished: {reason}; nothing is changed. Give it more with --epochs, for instance")
+            console.say(f"{path}: the run is finished: {reason}; nothing is changed. To train longer, increase --epochs, for instance")
             yield None
             return
         files = vocabulary_files(checked.config, checked.spec, checked.vocabularies, checked.checkpoint)
@@ -188,7 +188,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     check_profile(given.run, world.rank, world.size)
     checkpoint = fallback or open_checkpoint(given, warn)
     config = inherit(given, checkpoint.manifest, _continues(given)) if checkpoint else given
-    if checkpoint and given.run.mode != TRAIN and (line := told_choice(given.training.restore_checkpoint_path, checkpoint)):
+    if checkpoint and given.run.mode != TRAIN and (line := choice_note(given.training.restore_checkpoint_path, checkpoint)):
         console.say(line)
     for line in warnings(config, architecture_of(config.model).optimizers):
         warn(line)
@@ -220,7 +220,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     vocabularies = check_vocabularies(config, spec, checkpoint, warn, goes_on=goes_on) if world.first else {}
     check_memory(config, spec, splits, world.local_size)
     set_precision(config.device)
-    config = settled(config, device, world.size, warn)
+    config = with_gradient_slices(config, device, world.size, warn)
     _warn_of_device(config, device, warn)
     dtype = compute_dtype(config.device, device)
     return Checked(world, console, device, dtype, config, spec, tables, features, splits, checkpoint, growth, vocabularies)
@@ -243,8 +243,8 @@ def _growth(config: Config, checkpoint: Checkpoint, now: ModelFeatures) -> Growt
         growth = Growth(checkpoint, saved_features(checkpoint), now)
         if growth.new_tables and config.model.embedding_zeros_initializer:
             raise UserError(
-                f"--embedding_zeros_initializer --allow_growth: table {growth.new_tables[0]} is new, and what reads it starts at zero, too, so it "
-                "would never learn; drop --embedding_zeros_initializer"
+                f"--embedding_zeros_initializer --allow_growth: table {growth.new_tables[0]} is new, and the weights that read it also start "
+                "at zero, so it would never learn; drop --embedding_zeros_initializer"
             )
         return growth
     check_features(checkpoint, now)

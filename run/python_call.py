@@ -18,7 +18,7 @@ def train(flags: Mapping[str, Any]) -> "Trained":
     words = [word for name, value in flags.items() if value is not None for word in (f"--{name}", _word(value))]
     result = do(["--mode", TRAIN, *words], "dlrm.train", "")
     if result is None:  # a message has said that the run to resume is finished
-        raise UserError("dlrm.train: the run is finished, nothing was trained; give it more epochs, or another save_checkpoint_path")
+        raise UserError("dlrm.train: the run is finished, nothing was trained; pass more epochs, or another save_checkpoint_path")
     return result
 
 

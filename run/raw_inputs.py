@@ -224,8 +224,8 @@ def _transform(checkpoint: Checkpoint, known: Any, name: str, expected: Sequence
     found = known.get(name) if isinstance(known, Mapping) else None
     if found is None:
         raise UserError(
-            f"{checkpoint.folder}: does not say how raw values became feature {name}: its dataset has no metadata.transforms (preproc.table and "
-            "preproc.criteo write them), or it was saved before they were kept; score takes what stands in a dataset"
+            f"{checkpoint.folder}: does not record how raw values became feature {name}: its dataset has no metadata.transforms (preproc.table and "
+            "preproc.criteo write them), or an older version saved it; give score the values of a dataset instead"
         )
     if found not in expected:
         raise UserError(f"{checkpoint.folder}: the transform of feature {name} is {str(found)[:60]!r}, expected {' or '.join(expected)}")
@@ -240,9 +240,9 @@ def _lookup(checkpoint: Checkpoint, name: str, rows: int):
 
     path, record = checkpoint.folder / kept_file(name), checkpoint.manifest.get(RECORD, {}).get(name)
     if record is None or not path.is_file():
-        raise UserError(f"{checkpoint.folder}: keeps no vocabulary of feature {name}: its dataset had none, or it was saved before they were kept")
+        raise UserError(f"{checkpoint.folder}: keeps no vocabulary of feature {name}: its dataset had none, or an older version saved it")
     found, _ = read_vocabulary(path, 0, rows)
     if (found.values, found.digest) != (record["values"], record["digest"]):
-        raise DamagedError(checkpoint.folder, f"{path}: its values are not those that the model was trained with; the checkpoint is damaged")
+        raise DamagedError(checkpoint.folder, f"{path}: its values differ from those that the model was trained with; the checkpoint is damaged")
     vocabulary = pl.read_parquet(path, columns=["value", "id"], glob=False)
     return TextLookup(vocabulary) if vocabulary.schema["value"] == pl.String else VocabularyLookup(vocabulary)

@@ -13,10 +13,10 @@ from utils.errors import UserError
 T = TypeVar("T")
 
 
-def told_choice(path: str | Path, checkpoint: Checkpoint, other: str = f"--checkpoint_choice {LATEST}") -> str:
+def choice_note(path: str | Path, checkpoint: Checkpoint, other: str = f"--checkpoint_choice {LATEST}") -> str:
     """Return a line where a folder's best checkpoint is used instead of its latest, which `other` selects; else an empty text."""
     newer = passed_over(Path(path), checkpoint.folder)
-    return f"{path}: its best checkpoint is taken, {checkpoint.folder.name}; {other} takes {newer.name}" if newer else ""
+    return f"{path}: using its best checkpoint, {checkpoint.folder.name}; {other} uses {newer.name}" if newer else ""
 
 
 def restoring(action: Callable[[], T]) -> T:
@@ -25,5 +25,5 @@ def restoring(action: Callable[[], T]) -> T:
         return action()
     except DamagedError as error:
         before = older(error.folder)
-        hint = f"; --restore_fallback takes the newest one before it that is whole (there is {before[0].name})" if before else ""
+        hint = f"; --restore_fallback takes the newest undamaged one before it (there is {before[0].name})" if before else ""
         raise UserError(f"{error}{hint}") from None

@@ -25,18 +25,18 @@ def check_transforms(checkpoint: Checkpoint, spec: FeatureSpec, allowed: bool, w
     names = [*spec.numerical, *(feature.name for feature in spec.categorical)]
     before = _entries(checkpoint.manifest.get(transforms.NAME))
     now = _entries(transforms.transforms_of(spec.metadata, spec.numerical, [feature.name for feature in spec.categorical]))
-    _say_unknown(checkpoint, spec, [name for name in names if name in _trained(checkpoint)], before, now, warn)
+    _warn_of_unrecorded(checkpoint, spec, [name for name in names if name in _trained(checkpoint)], before, now, warn)
     found = {name: difference(name, before[name], now[name]) for name in names if name in before and name in now}
     different = {name: one for name, one in found.items() if one is not None}
     if not different:
         return
     name, (option, old, new) = next(iter(different.items()))
-    more = f" (and so do {len(different) - 1} more features)" if len(different) > 1 else ""
+    more = f" ({len(different) - 1} more features differ, too)" if len(different) > 1 else ""
     line = f"feature {name}: {option} is {new} in {spec.path}, and {old} in the data that {checkpoint.folder} was trained on{more}"
     if not allowed:
         raise UserError(
-            f"{line}, so the model would be shown other inputs than it knows; make the dataset by the training data's transforms (--vocabulary of "
-            "preproc.table and preproc.criteo), or give --allow_other_transforms if that is meant"
+            f"{line}, so the model would get other inputs than in training; create the dataset with the training data's transforms (--vocabulary of "
+            "preproc.table and preproc.criteo), or give --allow_other_transforms if this is intended"
         )
     warn(f"--allow_other_transforms: {line}")
 
@@ -51,9 +51,11 @@ def _trained(checkpoint: Checkpoint) -> set[str]:
     return {*features.get("numerical", ()), *features.get("categorical", ())}
 
 
-def _say_unknown(checkpoint: Checkpoint, spec: FeatureSpec, names: Iterable[str], before: Mapping, now: Mapping, warn: Callable[[str], None]) -> None:
+def _warn_of_unrecorded(
+    checkpoint: Checkpoint, spec: FeatureSpec, names: Iterable[str], before: Mapping, now: Mapping, warn: Callable[[str], None]
+) -> None:
     """Warn of features whose transform is recorded on one side only."""
     for known, other, who in ((before, now, f"{spec.path}"), (now, before, f"{checkpoint.folder}")):
         if lost := [name for name in names if name in known and name not in other]:
             listed = f"feature{'s' if len(lost) > 1 else ''} {', '.join(lost[:4])}{', …' if len(lost) > 4 else ''}"
-            warn(f"{listed}: {who} does not say how raw values became its inputs, so whether they mean what they meant in training is not known")
+            warn(f"{listed}: {who} does not record how raw values became its inputs, so they cannot be compared with those of training")

@@ -24,7 +24,7 @@ def given_columns(samples: Any, wanted: Sequence[str], attribute: str = "columns
     for name in names:
         if name not in wanted:
             raise ValueError(
-                f"{what} {name}: is unknown; the model has {_listed(wanted, attribute)}. Of a frame, give frame[list(model.{attribute})]"
+                f"{what} {name}: is unknown; the model has {_listed(wanted, attribute)}. From a frame, select frame[list(model.{attribute})]"
             )
     return {name: samples[name] for name in wanted}
 
@@ -106,7 +106,7 @@ def _numbers(name: str, values: np.ndarray, dtype: str) -> np.ndarray:
     if not np.isfinite(numbers).all():
         first = int(np.argmin(np.isfinite(numbers)))
         limit = " (at most 65504)" if dtype == "float16" else ""
-        raise ValueError(f"feature {name}: value {values[first]} of sample {first} is not a finite {dtype}{limit}, which datasets hold")
+        raise ValueError(f"feature {name}: value {values[first]} of sample {first} is not a finite {dtype}{limit}, the dtype of datasets")
     return numbers
 
 

@@ -50,8 +50,8 @@ def grown_widths(config: Config, known: Mapping[str, int], categorical: Sequence
             raise UserError(f"feature {feature.name}: the checkpoint's table has {width} columns, the feature specification says {stated}")
         if not (width or stated):
             raise UserError(
-                f"feature {feature.name}: is new, and the checkpoint's tables have different widths; say its own by embedding_dim in the feature "
-                "specification, or all by --embedding_dim"
+                f"feature {feature.name}: is new, and the checkpoint's tables have different widths; set its width by embedding_dim in the feature "
+                "specification, or all widths by --embedding_dim"
             )
         widths.append(width or stated)
     return replace(config, model=replace(config.model, embedding_dim=tuple(widths)))
@@ -65,7 +65,7 @@ def overruled_widths(model: ModelConfig, categorical: Sequence[Categorical]) -> 
     shown = f"{min(stated)} to {max(stated)}" if len(stated) > 1 else f"{min(stated)} for some"
     return (
         f"--interaction {model.interaction} takes tables of one width: all have the {model.embedding_dim} columns of --embedding_dim, and "
-        f"embedding_dim of the feature specification ({shown}) has no effect; --interaction cross or cat takes any"
+        f"embedding_dim of the feature specification ({shown}) has no effect; --interaction cross and cat take any width"
     )
 
 
@@ -91,7 +91,7 @@ def tables_and_features(
         table = _table(config, feature.table_name, count, width, zeros)
         if tables.setdefault(table.name, table) != table:
             raise UserError(
-                f"feature {feature.name}: --embedding_dim gives it {width} columns, and its table {table.name} has {tables[table.name].dim}"
+                f"feature {feature.name}: --embedding_dim gives it {width} columns, but its table {table.name} has {tables[table.name].dim}"
             )
     features = tuple(Feature(one.name, one.name, one.table_name, one.hotness, one.pooling) for one in categorical)
     return architecture_of(config.model).looked_up(config.model, tuple(tables.values()), features)
@@ -112,12 +112,12 @@ def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]
         return [given] * len(found) if architecture_of(model).one_width and len(set(found)) > 1 else found
     if len(given) != len(categorical):
         raise UserError(
-            f"--embedding_dim lists {len(given)} widths, the dataset has {len(categorical)} categorical features; give one number, or one each"
+            f"--embedding_dim lists {len(given)} widths, the dataset has {len(categorical)} categorical features; give one number, or one for each"
         )
     for feature, width in zip(categorical, given, strict=True):
         if stated[feature.table_name] not in (None, width):
-            said = stated[feature.table_name]
-            raise UserError(f"--embedding_dim: {width} columns for feature {feature.name}, the feature specification says {said} of its table")
+            known = stated[feature.table_name]
+            raise UserError(f"--embedding_dim: {width} columns for feature {feature.name}, the feature specification says {known} for its table")
     return list(given)
 
 

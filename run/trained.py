@@ -14,7 +14,7 @@ from run.array_scorer import ArrayScorer, RawScorer
 from run.inherit import inherit
 from run.native_engine import FEW, stored_scorer
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
-from run.restoring import restoring, told_choice
+from run.restoring import choice_note, restoring
 from run.sample_columns import arrays, given_columns
 from run.tables import list_note, tables_and_features
 from training.features import ModelFeatures, saved_features
@@ -170,9 +170,9 @@ class TrainedModel:
 def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None, choice: str) -> TrainedModel:
     """Load a model, see `dlrm.load`."""
     check_utf8(path)
-    given = _asked(path, bool(cpu), batch_size, choice)
+    given = _scoring_config(path, bool(cpu), batch_size, choice)
     checkpoint = restoring(lambda: Checkpoint(path, choice))
-    if line := told_choice(path, checkpoint, f'checkpoint_choice="{LATEST}"'):
+    if line := choice_note(path, checkpoint, f'checkpoint_choice="{LATEST}"'):
         streams.write(sys.stderr, f"dlrm.load: {line}\n")
     config = inherit(given, checkpoint.manifest)
     if line := list_note(config, categorical_of(saved_features(checkpoint))):
@@ -180,7 +180,7 @@ def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None, choi
     return TrainedModel(checkpoint, config, mapped)
 
 
-def _asked(path: str | Path, cpu: bool, batch_size: int | None, choice: str) -> Config:
+def _scoring_config(path: str | Path, cpu: bool, batch_size: int | None, choice: str) -> Config:
     """Return the configuration for scoring, before it inherits the checkpoint's options. It names no dataset, as scoring reads none."""
     own: dict[type, dict[str, Any]] = {
         RunConfig: {"mode": PREDICT},

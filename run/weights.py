@@ -25,6 +25,6 @@ def go_on(run: Prepared, model: ShardedModel, trainer: Trainer) -> None:
     if run.goes_on:
         run.world.together(lambda: restoring(lambda: restore_optimizer(model, trainer.groups, run.checkpoint)), "optimizer_restored")
         position = run.position
-        run.console.say(f"going on at epoch {position.epoch}, batch {position.batch}, step {position.step}")
+        run.console.say(f"resuming at epoch {position.epoch}, batch {position.batch}, step {position.step}")
     if run.checkpoint:
         run.checkpoint.release()  # this run may itself remove the checkpoint later

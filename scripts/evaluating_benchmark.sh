@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures the forward pass of Wide & Deep:  scripts/evaluating_benchmark.sh -g WORKERS [-b BATCH] [-a] [-x] [-- FLAGS]
+# Measure the forward pass of Wide & Deep:  scripts/evaluating_benchmark.sh -g WORKERS [-b BATCH] [-a] [-x] [-- FLAGS]
 #
-# BATCH (131072) is over all workers; the other options are those of training_full.sh.
+# BATCH: global batch (default: 131072). The other options are those of training_full.sh.
 set -euo pipefail
 options=() batch=131072
 while [ $# -gt 0 ] && [ "$1" != -- ]; do

@@ -1,4 +1,4 @@
-"""Runs the commands of the documents and compares what they print with what stands there. See `scripts/figures`."""
+"""Run the commands of the documents and compare their output with the documented output. See `scripts/figures`."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 REAL = re.compile(r"(?<![\w/])day_[01]\.tsv\b")  # files from CRITEO_SAMPLE_DIR
 NUMBER = re.compile(r"\d+(?::\d\d){2}|\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 RATE = re.compile(r"^(?:\d+:\d\d:\d\d| ?(?:samples/s|rows/s|ms|s\b|MB/s))")  # units of numbers that differ from machine to machine
-HERE = re.compile(r"<<'(\w+)'")  # the command ends at that line; other commands continue while lines end with a backslash
+HERE = re.compile(r"<<'(\w+)'")  # a here-document: the command ends at its delimiter; other commands continue while lines end with a backslash
 LAST_DIGITS = 2e-3  # relative tolerance, because processors round differently
 
 
@@ -73,15 +73,15 @@ def compared(expected: list[str], printed: list[str]) -> Iterator[str]:
             if old == new or rate:
                 continue
             a, b = (float(text.replace(",", "")) for text in (old, new))
-            kind = "last digits" if abs(a - b) <= LAST_DIGITS * max(abs(a), abs(b)) else "moved"
+            kind = "last digits" if abs(a - b) <= LAST_DIGITS * max(abs(a), abs(b)) else "changed"
             yield f"{kind}: {old} -> {new} in: {now}"
 
 
 def main() -> int:
-    """Run the documents, and return 1 if a figure moved by more than its last digits or a command failed."""
+    """Run the documents' commands, and return 1 if a figure changed by more than its last digits or a command failed."""
     parser = argparse.ArgumentParser(prog="scripts/figures", description=__doc__)
-    parser.add_argument("--update", action="store_true", help="write what was printed into the documents")
-    parser.add_argument("documents", nargs="*", metavar="FILE.md", help="default: README.md and docs/*.md")
+    parser.add_argument("--update", action="store_true", help="write the new output into the documents")
+    parser.add_argument("documents", nargs="*", metavar="FILE.md", help="documents to run (default: README.md and docs/*.md)")
     flags = parser.parse_args()
     documents = [Path(name) for name in flags.documents] or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     failed = False
@@ -91,7 +91,7 @@ def main() -> int:
 
 
 def run(document: Path, update: bool) -> bool:
-    """Run the commands of one document in a copy of the sources, and return whether its figures still hold."""
+    """Run the commands of one document in a copy of the sources, and return whether its figures are unchanged but for last digits."""
     lines, stands = document.read_text().splitlines(), True
     if not (found := list(blocks(lines))):
         return True
@@ -102,7 +102,7 @@ def run(document: Path, update: bool) -> bool:
         for block in found:
             if any(REAL.search(command) for command, _ in block.steps):
                 if not sample:
-                    print(f"{document.name}:{block.first}: left out: CRITEO_SAMPLE_DIR is not set", flush=True)
+                    print(f"{document.name}:{block.first}: skipped: CRITEO_SAMPLE_DIR is not set", flush=True)
                     continue
                 for name in ("day_0.tsv", "day_1.tsv"):
                     shutil.copyfile(Path(sample) / name, Path(scratch) / name)
@@ -114,7 +114,7 @@ def run(document: Path, update: bool) -> bool:
                 moved = list(compared(expected, printed)) + ([f"ended with {ended.returncode}"] if ended.returncode else [])
                 ended_well &= not ended.returncode
                 stands &= all(line.startswith("last digits") for line in moved)
-                print(f"{document.name}:{block.first}: {command.splitlines()[0]}: {'stands' if not moved else ''}", flush=True)
+                print(f"{document.name}:{block.first}: {command.splitlines()[0]}: {'unchanged' if not moved else ''}", flush=True)
                 for line in moved:
                     print(f"    {line}", flush=True)
             if ended_well:

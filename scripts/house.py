@@ -85,7 +85,7 @@ OPENING = re.compile(r"(What|Which|Whether|Where|How)\b")  # no docstring begins
 HOROVOD = ("utils/distributed.py", "scripts/prove_install.py", "scripts/horovodrun.py")  # the files that may import it
 
 
-def broken(root: Path) -> Iterator[str]:
+def violations(root: Path) -> Iterator[str]:
     """Yield a line for each violated rule."""
     files, trees, graph = read(root)
     for module, tree in trees.items():
@@ -99,8 +99,8 @@ def broken(root: Path) -> Iterator[str]:
             yield from too_large(name, files[module], tree)
     for path in (*files.values(), *tests(root)):
         yield from questions(str(path.relative_to(root)), ast.parse(path.read_text()))
-    yield from (f"import circle: {' -> '.join(circle)}" for circle in circles(graph))
-    yield from (f"include circle: {' -> '.join(circle)}" for circle in circles(includes(root / "ops")))
+    yield from (f"import cycle: {' -> '.join(circle)}" for circle in circles(graph))
+    yield from (f"include cycle: {' -> '.join(circle)}" for circle in circles(includes(root / "ops")))
 
 
 def crumbs(root: Path) -> Iterator[str]:
@@ -111,7 +111,7 @@ def crumbs(root: Path) -> Iterator[str]:
         if path.name in ("__init__.py", "__main__.py") or str(path.relative_to(root)) in WALLS:
             continue
         if lines < CRUMB and len(users) == 1 and room_of(users[0]) == room_of(module):
-            yield f"{path.relative_to(root)}: {lines} lines, used by {files[users[0]].relative_to(root)} alone; is it a part of that?"
+            yield f"{path.relative_to(root)}: {lines} lines, used only by {files[users[0]].relative_to(root)}; move its content there?"
 
 
 def read(root: Path) -> tuple[dict[str, Path], dict[str, ast.Module], dict[str, set[str]]]:
@@ -292,7 +292,7 @@ def main() -> int:
     """Print the violations, and return 1 if there are any."""
     words = [word for word in sys.argv[1:] if word != JOURNEYS]
     root = Path(words[0] if words else Path(__file__).resolve().parents[1])
-    lines = list(broken(root))
+    lines = list(violations(root))
     for title, road, faults in journeys(root):
         lines += faults
         if JOURNEYS in sys.argv:

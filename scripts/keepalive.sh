@@ -1,5 +1,5 @@
-# Makes mpirun notice a silent host after some 20 s (asked after 10 s, three times at intervals of 5 s). Its own values, 300 s, 9 times, 20 s, take
-# 8 minutes, for which the workers wait in silence. What is set already stays. To be read by a shell before it starts horovodrun:
+# Make mpirun notice a silent host after some 20 s: TCP keepalive probes after 10 s of silence, three at intervals of 5 s. mpirun's defaults (300 s,
+# 9 probes, 20 s) take 8 minutes, during which the workers wait. Values that are already set are kept. Source this file before horovodrun:
 #
 #   . scripts/keepalive.sh
 export OMPI_MCA_oob_tcp_keepalive_time="${OMPI_MCA_oob_tcp_keepalive_time:-10}"

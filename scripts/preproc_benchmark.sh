@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Time and memory of scripts/preproc.sh:  scripts/preproc_benchmark.sh -m spark|nvtabular|polars [-t FILES] [-i ITERATIONS]
+# Measure the time and memory of scripts/preproc.sh:  scripts/preproc_benchmark.sh -m spark|nvtabular|polars [-t FILES] [-i ITERATIONS]
 #
-#   -m | --mode        what is run
-#   -t | --tfrecords   files of TFRecords of a split (40)
-#   -i | --iteration   how often (10)
+#   -m | --mode        engine to run
+#   -t | --tfrecords   number of TFRecord files a split (default: 40)
+#   -i | --iteration   number of runs (default: 10)
 #
-# The name and arguments are those of NVIDIA's script, the folders those of scripts/preproc.sh: what is in TFRECORDS is replaced each time.
+# The name and arguments are those of NVIDIA's script, the folders those of scripts/preproc.sh. Each run replaces the files in TFRECORDS.
 # scripts/memscript.sh writes the largest drop of MemAvailable to mem_consumption.txt in the working directory.
 set -euo pipefail
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -23,10 +23,10 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
-[ -n "$mode" ] || die "-m is missing: spark, nvtabular or polars"
+[ -n "$mode" ] || die "-m is missing; expected spark, nvtabular or polars"
 [[ $mode =~ ^(spark|nvtabular|polars)$ ]] || die "-m $mode: expected spark, nvtabular or polars"
-[[ $files =~ ^[1-9][0-9]{0,5}$ ]] || die "-t $files: expected a whole number of at least 1"
-[[ $iterations =~ ^[1-9][0-9]{0,5}$ ]] || die "-i $iterations: expected a whole number of at least 1"
+[[ $files =~ ^[1-9][0-9]{0,5}$ ]] || die "-t $files: expected a whole number from 1 to 999999"
+[[ $iterations =~ ^[1-9][0-9]{0,5}$ ]] || die "-i $iterations: expected a whole number from 1 to 999999"
 
 hms() { printf '%dh:%dm:%ds' $(($1 / 3600)) $(($1 % 3600 / 60)) $(($1 % 60)); }
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
@@ -37,7 +37,7 @@ for i in $(seq 1 "$iterations"); do
     WATCHED=$$ MEM_CONSUMPTION=mem_consumption.txt "$scripts/memscript.sh" &
     watch=$!
     OVERWRITE=1 "$scripts/preproc.sh" "$mode" "$files"
-    kill "$watch" 2>/dev/null || die "the memory watch ended before"
+    kill "$watch" 2>/dev/null || die "memscript.sh ended before preproc.sh"
     wait "$watch" 2>/dev/null || true
     used=$(cat mem_consumption.txt)
     echo "[BENCHMARK] Memory consumption during iteration $i (kB): $used"

@@ -1,6 +1,6 @@
-"""A check of the installation: two workers connect over MPI, exchange rows by Horovod's alltoall and compare the rows received.
+"""Check the installation: two workers connect over MPI, exchange rows by Horovod's alltoall and compare the rows received.
 
-It is run by scripts/install under horovodrun.
+scripts/install runs it under horovodrun.
 """
 
 import os
@@ -32,4 +32,4 @@ expected = np.repeat(np.arange(hvd.size(), dtype=np.float32)[:, None], 3, axis=1
 if hvd.size() < 2 or not np.array_equal(received.numpy(), expected):
     sys.exit(f"worker {hvd.rank()} of {hvd.size()} received {received.numpy().tolist()}, expected {expected.tolist()}")
 if hvd.rank() == 0:
-    print(f"alltoall between {hvd.size()} workers on {rows.device.split(':')[-2]}s: right (TensorFlow {tf.__version__})")
+    print(f"alltoall between {hvd.size()} workers on {rows.device.split(':')[-2]}s: correct (TensorFlow {tf.__version__})")

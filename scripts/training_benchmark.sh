@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the training of Wide & Deep:  scripts/training_benchmark.sh -g WORKERS [-a] [-x] [-- FLAGS]; options as in training_full.sh.
+# Measure the training of Wide & Deep:  scripts/training_benchmark.sh -g WORKERS [-a] [-x] [-- FLAGS]; options as in training_full.sh.
 set -euo pipefail
 options=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1"); shift; done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Trains Wide & Deep:  scripts/training_full.sh -g WORKERS [-a] [-x] [-- FLAGS]
+# Train Wide & Deep:  scripts/training_full.sh -g WORKERS [-a] [-x] [-- FLAGS]
 #
 # The name and options are those of NVIDIA's script. -a: mixed precision; -x: XLA; FLAGS are main.py's, --dataset_path DATASET for instance.
-# PYTHON is the Python that has what this project needs (.venv/bin/python of the repository where there is one, else python).
+# PYTHON: Python with this project's packages (default: the repository's .venv/bin/python if it exists, else python).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 die() { echo "${0##*/}: error: $*" >&2; exit 1; }
@@ -17,7 +17,7 @@ while getopts ":g:ax" option; do
     esac
 done
 shift $((OPTIND - 1))
-[[ $workers =~ ^[1-9][0-9]{0,3}$ ]] || die "-g $workers: expected a number of workers"
+[[ $workers =~ ^[1-9][0-9]{0,3}$ ]] || die "-g $workers: expected a number of workers, 1 to 9999"
 python=${PYTHON:-.venv/bin/python}
 [ -x "$python" ] || command -v "$python" >/dev/null || python=python
 launch=()

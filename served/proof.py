@@ -28,7 +28,7 @@ def main() -> None:
     """Score the samples in the stub's environment and write the result."""
     version, samples, described, result = map(Path, sys.argv[1:])
     if np.__version__ != numpy_version():
-        raise UserError(f"{np.__file__}: is NumPy {np.__version__}, and {numpy_version()} was to come first; does PYTHONPATH name another?")
+        raise UserError(f"{np.__file__}: is NumPy {np.__version__}, expected {numpy_version()}; check whether PYTHONPATH names another NumPy")
     description: dict[str, Any] = json.loads(described.read_text())
     backend = Backend(stand_in, version, description["config"], description["args"], proving=True)
     rows = read_rows(samples).inputs

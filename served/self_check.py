@@ -39,7 +39,7 @@ def check_frames() -> None:
         frame = pl.DataFrame(columns)
         back = np.stack([pl.Series(values).to_numpy() for values in columns.values()], axis=1)
         if frame.rows() != [(1, 4), (2, 5), (3, 6)] or not np.array_equal(frame.to_numpy(), rows) or not np.array_equal(back, rows):
-            raise UserError(f"Polars {pl.__version__} and NumPy {np.__version__} hand each other other values; ./scripts/install, then export again")
+            raise UserError(f"values change between Polars {pl.__version__} and NumPy {np.__version__}; run ./scripts/install, then export again")
 
 
 def check_rows(execute: Execute, triton: Any, rows: KeptRows) -> None:
@@ -52,8 +52,8 @@ def check_rows(execute: Execute, triton: Any, rows: KeptRows) -> None:
         if wrong.any():
             row = int(np.argmax(wrong))
             raise UserError(
-                f"row {row} of the {count} that this version keeps scores {found[row]:.7g}, and {expected[row]:.7g} in the export's proof: "
-                "its files, this program or its libraries have changed since; export the model again"
+                f"self-check row {row} of {count} scores {found[row]:.7g}, expected {expected[row]:.7g} as in the export's proof: the version's "
+                "files, this program or its libraries have changed since; export the model again"
             )
 
 
@@ -62,7 +62,7 @@ def scores_of(execute: Execute, triton: Any, inputs: Mapping[str, np.ndarray], b
     count, found = len(next(iter(inputs.values()))), []
     for response in execute([_request(triton, inputs, slice(*part)) for part in pairwise(sorted({min(bound, count) for bound in bounds}))]):
         if response.has_error():
-            raise UserError(f"the rows that this version keeps cannot be scored: {response.error().message()}")
+            raise UserError(f"the self-check rows cannot be scored: {response.error().message()}")
         found.append(response.output_tensors()[0].as_numpy()[:, 0])
     return np.concatenate(found)
 

@@ -17,8 +17,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("DLRM_CACHE_DIR") or Path(home) / "dlrm-tf2").absolute()
 
 
-def made(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """Return a folder of the cache; make it where it does not exist. Of several processes one makes it while the others wait.
+def ensure_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache; create it if it does not exist. Of several processes one creates it while the others wait.
 
     Args:
         folder: folder in the cache.
@@ -35,7 +35,7 @@ def made(folder: Path, fill: Callable[[Path], None]) -> Path:
                     _fill(folder, fill)
     except OSError as error:
         message = f"{error.filename or folder}: {error.strerror or error}"
-        raise UserError(f"{message}; serving keeps its programs there, DLRM_CACHE_DIR names another folder") from None
+        raise UserError(f"{message}; serving keeps its programs in this folder; set DLRM_CACHE_DIR to a writable one") from None
     return folder
 
 

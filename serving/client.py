@@ -36,9 +36,9 @@ NAME = "serving.client"
 class ClientConfig:
     """Client."""
 
-    url: str = option("grpc://127.0.0.1:8001", "of the server: grpc://HOST:PORT or http://HOST:PORT")
+    url: str = option("grpc://127.0.0.1:8001", "address of the server: grpc://HOST:PORT or http://HOST:PORT")
     model_name: str = option("dlrm", "name of the model")
-    model_version: int | None = option(None, "number of the version; the default is the one that the server chooses")
+    model_version: int | None = option(None, "number of the version; the default is the version that the server chooses")
     dataset_path: str | None = option(None, "folder of the dataset, for a model of ids")
     data: str | None = option(None, "file of raw rows, CSV with a header or Parquet, for a model of raw values (exported with --inputs raw)")
     label: str | None = option(None, "column of --data with 0 and 1, for the AUC")
@@ -46,18 +46,18 @@ class ClientConfig:
     feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder")
     split: str = option("test", "split to score")
     batch_size: int = option(4096, "samples a request", unit="samples", bounds=Bounds("at least 1", 1, 2**31, below=True))
-    concurrency: int = option(2, "requests that are outstanding at a time", unit="requests", bounds=Bounds("1 to 1024", 1, 1024))
+    concurrency: int = option(2, "requests in flight at a time", unit="requests", bounds=Bounds("1 to 1024", 1, 1024))
     max_requests: int = option(
-        -1, "stop after so many; -1 for the whole split", unit="requests", bounds=Bounds("at least 1, or -1 for no limit", 1, besides=(-1,))
+        -1, "requests to send; -1 sends all rows", unit="requests", bounds=Bounds("at least 1, or -1 for no limit", 1, besides=(-1,))
     )
-    dump_requests: str | None = option(None, "folder for requests.json, which perf_analyzer takes as --input-data; nothing is sent then")
+    dump_requests: str | None = option(None, "folder for requests.json, an --input-data file of perf_analyzer; no request is sent then")
 
     def __post_init__(self):
         check_options(self)
         if self.label is not None and self.data is None:
-            raise ValueError("--label has no effect without --data: a dataset has its labels; drop it")
+            raise ValueError("--label has no effect without --data: a dataset has its own labels; drop --label")
         if self.data is not None and self.dataset_path is not None:
-            raise ValueError("--data and --dataset_path exclude each other: one has raw rows, the other ids; drop one of them")
+            raise ValueError("--data and --dataset_path exclude each other: --data has raw rows, --dataset_path has ids; drop one of them")
 
 
 @dataclass

@@ -89,7 +89,7 @@ class Connection:
         return max(stats, key=lambda one: int(one.get("last_inference", 0)))
 
     def load(self) -> None:
-        """Load the repository's current state of the model. Raises RequestError where that fails; the server keeps what it had."""
+        """Load the repository's current state of the model. Raises RequestError where that fails; the server then keeps its loaded versions."""
         self._asked(lambda: self.client.load_model(self.model), f"loading model {self.model}")
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class Connection:
             words = " ".join(str(error.message()).split())
             raise RequestError(f"{self.url}: {what}: {words[:400]}") from None
         except OSError as error:
-            raise UserError(f"{self.url}: {what}: {error.strerror or error}; is a server there? ./scripts/serve starts one") from None
+            raise UserError(f"{self.url}: {what}: {error.strerror or error}; no server answers there; start one with ./scripts/serve") from None
 
 
 def _repeated(word: str) -> list[int]:
@@ -131,7 +131,7 @@ def tools(scheme: str) -> Any:
 
 
 def check_inputs(connection: Connection, expected: Sequence[str]) -> None:
-    """Raise UserError where the model has other inputs than these."""
+    """Raise UserError where the model's inputs are not the expected ones."""
     found = [one.name for one in connection.inputs]
     if sorted(found) != sorted(expected):
         raise UserError(f"{connection.url}: model {connection.model} takes {', '.join(found[:6])}; expected {', '.join(expected)}")

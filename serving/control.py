@@ -54,7 +54,7 @@ class Control:
         return {number for number, state in (self.states(model) or {}).items() if state not in ("", UNAVAILABLE)}
 
     def load(self, model: Path, numbers: Sequence[int]) -> None:
-        """Serve these versions of a model, whatever its `config.pbtxt` says. Raises RequestError; the server keeps what it had."""
+        """Serve these versions of a model, whatever its `config.pbtxt` says. Raises RequestError; the server then keeps its loaded versions."""
         from google.protobuf import json_format, text_format  # installed with tritonclient
         from tritonclient.grpc import model_config_pb2
 
@@ -65,7 +65,7 @@ class Control:
             raise RequestError(f"{model}: the config.pbtxt of version {numbers[-1]} cannot be read: {' '.join(str(error).split())}") from None
         self._asked(lambda: self._client.load_model(model.name, config=config), f"loading model {model.name}")
         if missing := set(numbers) - set(self.ready(model.name)):
-            raise RequestError(f"{self.url}: loading model {model.name}: version {min(missing)} does not serve; has the server this repository?")
+            raise RequestError(f"{self.url}: loading model {model.name}: version {min(missing)} is not served; expected a server of this repository")
 
     def load_named(self, model: str) -> None:
         """Serve the versions that the model's `config.pbtxt` names. Raises RequestError."""
@@ -87,4 +87,4 @@ class Control:
             kind = Unreachable if any(gone in str(error.status()) for gone in _GONE) else RequestError
             raise kind(f"{self.url}: {what}: {words}") from None
         except OSError as error:
-            raise Unreachable(f"{self.url}: {what}: {error.strerror or error}; is a server there? ./scripts/serve starts one") from None
+            raise Unreachable(f"{self.url}: {what}: {error.strerror or error}; no server answers there; start one with ./scripts/serve") from None

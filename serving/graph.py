@@ -54,7 +54,7 @@ class Graph(tf.Module):
     def _rounded(self, numerical: tf.Tensor) -> tf.Tensor:
         """Round numericals to the dataset's dtype, and return them as float32."""
         held = tf.cast(tf.cast(numerical, self.facts.numerical_dtype), tf.float32)
-        message = f"numericals: a value is not a finite {self.facts.numerical_dtype}, which datasets hold"
+        message = f"numericals: a value is not a finite {self.facts.numerical_dtype}, the dataset's dtype"
         finite = tf.debugging.Assert(tf.reduce_all(tf.math.is_finite(held)), [message])
         with tf.control_dependencies([finite]):
             return tf.identity(held)
@@ -64,12 +64,12 @@ class Graph(tf.Module):
         ids = self._in_range(feature, self.facts.tables[place].rows, ids)
         if feature.hotness == 1:
             return self._rows(place, ids[:, 0])
-        there = tf.where(ids >= 0)  # [n, 2]: sample and place in its list
+        there = tf.where(ids >= 0)  # [n, 2]: sample and position in its list
         samples, flat = there[:, 0], tf.gather_nd(ids, there)
         count = tf.shape(ids, out_type=tf.int64)[0]
         if self.facts.precision in _TABLE_DTYPES:
             total = tf.math.unsorted_segment_sum(self._rows(place, flat), samples, count)
-        else:  # without a copy of the rows in memory
+        else:  # sums the rows without a copy of them in memory
             total = tf.raw_ops.SparseSegmentSumWithNumSegments(
                 data=self.tables[place].read_value(), indices=flat, segment_ids=samples, num_segments=count
             )

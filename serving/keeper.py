@@ -1,4 +1,4 @@
-"""Restarting of a server that ends by itself, up to a number of times in a row."""
+"""Restarts of a server that ends unexpectedly, up to a number of restarts in a row."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from typing import Protocol
 from utils.errors import UserError
 
 _EVERY_S = 0.2
-_HEALTHY_S = 60.0  # a server that ran this long starts a new row of restarts
+_HEALTHY_S = 60.0  # after a run this long, restarts are counted from 0 again
 
 
 class Kept(Protocol):
@@ -22,7 +22,7 @@ class Kept(Protocol):
 
 
 class Keeper:
-    """A thread that restarts a server whenever it ends by itself.
+    """A thread that restarts a server whenever it ends unexpectedly.
 
     Args:
         server: a server that is ready.
@@ -52,10 +52,10 @@ class Keeper:
                 continue
             row = 1 if time.monotonic() - ready > _HEALTHY_S else row + 1
             if row > self._restarts:
-                times = f"; it was started again {self._restarts} times in a row (--restarts)" if self._restarts else ""
-                self.error = UserError(f"the server ended by itself {self._server.end}{times}")
+                times = f"; it was restarted {self._restarts} times in a row (--restarts)" if self._restarts else ""
+                self.error = UserError(f"the server ended unexpectedly {self._server.end}{times}")
                 return
-            self._say(f"the server ended by itself {self._server.end}; it is started again ({row} of {self._restarts} times in a row)")
+            self._say(f"the server ended unexpectedly {self._server.end}; restart {row} of at most {self._restarts} in a row")
             if self._stop.wait(row - 1):
                 return
             try:
@@ -65,6 +65,6 @@ class Keeper:
                     self.error = error
                     return
             except OSError as error:
-                self.error = UserError(f"the server cannot be started again: {error.strerror or error}")
+                self.error = UserError(f"the server cannot be restarted: {error.strerror or error}")
                 return
             ready = time.monotonic()

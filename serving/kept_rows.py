@@ -55,7 +55,7 @@ def read_rows(path: Path) -> KeptRows:
             return KeptRows(inputs, held["scores"], float(about["limit"]))
     except FileNotFoundError:
         raise UserError(
-            f"{path}: is missing, so this version cannot be checked; it was exported before versions kept rows: export it again, "
+            f"{path}: is missing, so this version cannot be checked: an older program exported it; export the model again: "
             "--mode export and serving.publish write the next version"
         ) from None
     except _BROKEN as error:

@@ -3,9 +3,9 @@
   python -m serving.load --url grpc://127.0.0.1:8001 --model_name dlrm --experiments static,dynamic,open
   python -m serving.load --url grpc://127.0.0.1:8001 --experiments static --tool perf_analyzer --perf_analyzer PATH
 
-static: requests of 1 to 65,536 samples, one at a time. dynamic: requests of 64, 1,024 and 4,096 samples, 1 to 64 at a time, which the server joins.
-open: requests that come by themselves, at random (Poisson arrivals) and at a given rate, whether earlier ones have been answered or not, as those of
-users do; a latency counts from when a request was due. The largest rate within --latency_limit_ms is looked for.
+static: requests of 1 to 65,536 samples, one at a time. dynamic: requests of 64, 1,024 and 4,096 samples, 1 to 64 at a time, which the server joins
+into batches. open: requests at random times (Poisson arrivals) and at a given rate, sent whether or not earlier ones have been answered, as by real
+users; a latency counts from the time when the request was due. The search ends at the largest rate within --latency_limit_ms.
 """
 
 import csv
@@ -38,25 +38,25 @@ _MOST_STEPS = 40
 class LoadConfig:
     """Load."""
 
-    url: str = option("grpc://127.0.0.1:8001", "of the server, over gRPC: grpc://HOST:PORT")
+    url: str = option("grpc://127.0.0.1:8001", "gRPC address of the server: grpc://HOST:PORT")
     model_name: str = option("dlrm", "name of the model")
-    experiments: tuple[str, ...] = option(EXPERIMENTS, "which: static, dynamic, open")
-    tool: str = option(OWN, "what sends the requests of static and dynamic", choices=TOOLS)
+    experiments: tuple[str, ...] = option(EXPERIMENTS, "experiments to run: static, dynamic, open")
+    tool: str = option(OWN, "sender of the requests in the static and dynamic experiments", choices=TOOLS)
     perf_analyzer: str = option("perf_analyzer", "path of NVIDIA's perf_analyzer, for --tool perf_analyzer")
-    static_batch_sizes: tuple[int, ...] = option(tuple(2**power for power in range(17)), "samples a request of the static experiment", unit="samples")
-    dynamic_batch_sizes: tuple[int, ...] = option((64, 1024, 4096), "samples a request of the others", unit="samples")
-    concurrency: tuple[int, ...] = option((1, 2, 4, 8, 16, 32, 64), "requests that are outstanding at a time, of the dynamic experiment")
+    static_batch_sizes: tuple[int, ...] = option(tuple(2**power for power in range(17)), "samples a request in the static experiment", unit="samples")
+    dynamic_batch_sizes: tuple[int, ...] = option((64, 1024, 4096), "samples a request in the other experiments", unit="samples")
+    concurrency: tuple[int, ...] = option((1, 2, 4, 8, 16, 32, 64), "requests in flight at a time in the dynamic experiment")
     seconds: float = option(
-        3.0, "how long each point is measured", unit="seconds", bounds=Bounds("more than 0 seconds", 0, above=True, besides=(math.inf,))
+        3.0, "measuring time of each point", unit="seconds", bounds=Bounds("more than 0 seconds", 0, above=True, besides=(math.inf,))
     )
-    rates: tuple[int, ...] = option((), "requests a second of the open experiment; the default is to look for the largest within the limit")
+    rates: tuple[int, ...] = option((), "requests a second in the open experiment; the default searches for the largest rate within the limit")
     latency_limit_ms: float = option(
         10.0,
-        "latency at the 95th percentile that the largest rate keeps within",
+        "limit of the 95th percentile of latency, for the search of the largest rate",
         unit="ms",
         bounds=Bounds("more than 0 ms", 0, above=True, besides=(math.inf,)),
     )
-    seed: int = option(0, "of the samples and of the arrivals")
+    seed: int = option(0, "seed of the random samples and arrival times")
     output: str = option("load.csv", "CSV file for the points")
     picture: str = option("load.svg", "SVG file for throughput against latency; empty for none")
 
@@ -66,8 +66,8 @@ class LoadConfig:
             bool(self.experiments) and set(self.experiments) <= set(EXPERIMENTS), "experiments", ",".join(self.experiments), "static, dynamic, open"
         )
         for name in ("static_batch_sizes", "dynamic_batch_sizes", "concurrency"):
-            check(bool(getattr(self, name)) and min(getattr(self, name)) >= 1, name, ",".join(map(str, getattr(self, name))), "numbers from 1 on")
-        check(all(rate >= 1 for rate in self.rates), "rates", ",".join(map(str, self.rates)), "numbers from 1 on")
+            check(bool(getattr(self, name)) and min(getattr(self, name)) >= 1, name, ",".join(map(str, getattr(self, name))), "numbers of at least 1")
+        check(all(rate >= 1 for rate in self.rates), "rates", ",".join(map(str, self.rates)), "numbers of at least 1")
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Experiments:
         """Return a request with ids uniform over the rows of a table and numericals from 0 to 1."""
         widths = {one.name: (one.kind, one.width) for one in self._connection.inputs}
         if unknown := [name for name, (kind, _) in widths.items() if kind not in ("FP32", "INT64")]:
-            raise UserError(f"{self._config.url}: input {unknown[0]} is a text; the load is of models that take ids (--inputs ids)")
+            raise UserError(f"{self._config.url}: input {unknown[0]} takes texts; expected a model of ids (exported with --inputs ids)")
         rows = self._connection.rows
         found = {}
         for name, (kind, width) in widths.items():
@@ -187,7 +187,7 @@ def main() -> None:
     config = build(LoadConfig, vars(parser.parse_strictly(sys.argv[1:])))
     connection = Connection(config.url, config.model_name)
     if connection.over_http:
-        raise UserError(f"--url {config.url}: the load goes over gRPC: grpc://HOST:PORT")
+        raise UserError(f"--url {config.url}: expected grpc://HOST:PORT, as the load is sent over gRPC")
     points = []
     with Path(config.output).open("w", newline="") as file:
         table = csv.writer(file)

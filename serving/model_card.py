@@ -42,10 +42,10 @@ def model_card(checkpoint: Checkpoint, config: Config, inputs: Sequence[Tensor],
             {
                 "checkpoint": f"{checkpoint.identity}, step {checkpoint.step:,}, written {manifest.get('time', 'at an unknown time')}",
                 "trained on": saved.get("dataset_path") or saved.get("dataset_type", "unknown"),
-                "rows of it": f"{manifest['run']['train_samples']:,}" if isinstance(manifest.get("run"), dict) else None,
-                "passes over it": position.get("epoch"),
-                "AUC while training, last": position.get("last_auc"),
-                "AUC while training, best": position.get("best_auc"),
+                "training rows": f"{manifest['run']['train_samples']:,}" if isinstance(manifest.get("run"), dict) else None,
+                "epochs": position.get("epoch"),
+                "last AUC in training": position.get("last_auc"),
+                "best AUC in training": position.get("best_auc"),
                 "proof": str(proof),
                 "precision": precision,
                 "ids out of range": config.data.out_of_range,
@@ -86,7 +86,7 @@ def _inputs(kind: str, inputs: Sequence[Tensor], features: dict[str, Any]) -> li
     lines = ["| input | type | shape |", "|---|---|---|"]
     lines += [f"| {one.name} | {'BYTES' if one.kind == 'STRING' else one.kind} | [B, {one.width}] |" for one in inputs]
     if kind == RAW:
-        return [*lines, "", "Values as they stand in the log; an empty text or NaN where one is missing. Values that training did not see get id 0."]
+        return [*lines, "", "Values as in the log; an empty text or NaN for a missing value. Values that training did not see get id 0."]
     lists = {name: facts["hotness"] for name, facts in features.get("particulars", {}).items() if facts.get("hotness", 1) > 1}
     named = [f"{name} ({lists[name]})" if name in lists else name for name in features["categorical"]]
     return [
@@ -94,7 +94,7 @@ def _inputs(kind: str, inputs: Sequence[Tensor], features: dict[str, Any]) -> li
         "",
         f"`numerical`: {', '.join(features['numerical']) or 'none'}.",
         "",
-        f"`categorical`, ids of each feature side by side (in brackets how many, -1 for none): {', '.join(named)}.",
+        f"`categorical`, ids of each feature side by side (in brackets their number; -1 stands for no id): {', '.join(named)}.",
     ]
 
 

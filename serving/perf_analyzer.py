@@ -33,7 +33,7 @@ class PerfAnalyzer:
     def __init__(self, program: str, url: str, model: str):
         found = shutil.which(program)
         if found is None:
-            raise UserError(f"--perf_analyzer {program}: no such program; docs/serving.md says where it comes from, --tool own needs none")
+            raise UserError(f"--perf_analyzer {program}: no such program; install it (see docs/serving.md), or use --tool own")
         self._program, self._place, self._model = found, url.rpartition("://")[2], model
 
     def measured(self, inputs: Mapping[str, np.ndarray], concurrency: int, seconds: float) -> Measured:

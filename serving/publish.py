@@ -1,11 +1,12 @@
 """Put a new checkpoint into a model repository as the next version, while requests flow.
 
   python -m serving.publish --repository REPOSITORY --model_name dlrm --checkpoint CHECKPOINT --url grpc://127.0.0.1:8001 --keep 2
-  python -m serving.publish --repository REPOSITORY --model_name dlrm --model_version 3 --url grpc://127.0.0.1:8001     # one that is there
+  python -m serving.publish --repository REPOSITORY --model_name dlrm --model_version 3 --url grpc://127.0.0.1:8001     # an existing version
 
-The version is exported with the flags of the one before, proved, and visible at once. Then the servers are told to load it: they answer by the old
-one until the new one is ready, and go on with the old one where that fails; the new version is then taken away again. When they have it, config.pbtxt
-names it: a server that starts serves what stands there. Without --url nobody is told, nothing is removed, and config.pbtxt stays as it is.
+The version is exported with the flags of the newest version, its scores are proved, and then all of it becomes visible at once. Then each server
+loads it: a server answers with the old version until the new one is ready, and keeps the old one if the new one cannot be loaded; the new one is then
+removed. Once it is loaded, config.pbtxt names it: a server that starts serves the version named there. Without --url no server loads it, no version
+is removed, and config.pbtxt stays as it is.
 """
 
 import json
@@ -41,22 +42,22 @@ class PublishConfig:
 
     repository: str | None = option(None, "folder of the model repository")
     model_name: str = option("dlrm", "name of the model")
-    checkpoint: str | None = option(None, "the checkpoint: a folder of steps, one step, or FOLDER/best")
-    checkpoint_choice: str = option(BEST, "what a folder of steps stands for: its best where one is kept, or its latest", choices=(BEST, LATEST))
+    checkpoint: str | None = option(None, "checkpoint to export: a folder of steps, one step, or FOLDER/best")
+    checkpoint_choice: str = option(BEST, "checkpoint of a folder of steps: its best where one is kept, or its latest", choices=(BEST, LATEST))
     model_version: int | None = option(
         None,
-        "instead of a checkpoint: a version that is there, which becomes the live one; nothing is removed",
-        bounds=Bounds("a whole number from 1 on", 1),
+        "existing version to make live, instead of exporting a checkpoint; no version is removed",
+        bounds=Bounds("a whole number of at least 1", 1),
     )
-    dataset_path: str | None = option(None, "dataset whose test rows prove the export; the default is drawn rows")
+    dataset_path: str | None = option(None, "dataset whose test rows prove the export; the default is random rows")
     url: tuple[str, ...] | str | None = option(
         None,
-        "of a server that serves the repository, which loads the new version: grpc://HOST:PORT or http://HOST:PORT; give each of them, separated by "
-        "commas or by a flag of its own; the default is to tell nobody, and to remove nothing",
+        "address of a server of the repository, which loads the new version: grpc://HOST:PORT or http://HOST:PORT; several separated by "
+        "commas, or in a flag each; without one no server loads the version, and no version is removed",
         reader=_URLS,
         repeated=True,
     )
-    keep: int = option(2, "newest versions to keep", bounds=FROM_1)
+    keep: int = option(2, "number of newest versions to keep", bounds=FROM_1)
 
     def __post_init__(self):
         check_options(self)
@@ -69,17 +70,17 @@ class PublishConfig:
 
 
 def publish(config: PublishConfig) -> int:
-    """Export a checkpoint, load it on the servers, and remove old versions; return the new version's number. Raises UserError; serving goes on."""
+    """Export a checkpoint, load it on the servers, and remove old versions; return the new version's number. Raises UserError; serving continues."""
     if config.repository is None:
         raise UserError("--repository is missing")
     if (config.checkpoint is None) == (config.model_version is None):
-        raise UserError("--checkpoint is missing" if config.checkpoint is None else "--checkpoint and --model_version: give one of both")
+        raise UserError("--checkpoint is missing" if config.checkpoint is None else "--checkpoint, --model_version: drop one of them")
     model = Path(config.repository) / config.model_name
     known = versions(model)
     if not known:
         raise UserError(f"{model}: has no version yet; dlrm.py --mode export writes the first")
     if config.model_version is not None and config.model_version not in known:
-        raise UserError(f"{model}: has no version {config.model_version}; there is {', '.join(map(str, known))}")
+        raise UserError(f"{model}: has no version {config.model_version}; expected one of {', '.join(map(str, known))}")
     servers = [Control(url) for url in config.urls]
     try:
         with exclusively(model):  # one publication at a time: each makes its own version live
@@ -110,8 +111,8 @@ def _published(config: PublishConfig, model: Path, servers: Sequence[Control]) -
                 raise
             for folder in written:
                 remove_version(folder, number)
-            served = f", version {before[-1]} is served on" if before else ""
-            raise UserError(f"{error}; version {number} is taken away{served}") from None
+            served = f"; version {before[-1]} is still served" if before else ""
+            raise UserError(f"{error}; version {number} was removed{served}") from None
     if servers or config.model_version is not None:
         for folder in written:
             announce(folder, number)
@@ -142,7 +143,7 @@ def _load(servers: Sequence[Control], model: Path, written: Sequence[Path], numb
     if len(lost) == len(servers):
         raise lost[0]
     for error in lost:
-        print(f"{error}; it is to serve version {number} when it is there again", file=sys.stderr)
+        print(f"{error}; it will serve version {number} after its restart", file=sys.stderr)
 
 
 def _put_back(server: Control, folder: Path, before: list[int]) -> None:
@@ -150,11 +151,11 @@ def _put_back(server: Control, folder: Path, before: list[int]) -> None:
         if server.ready(folder.name) != before:
             server.load(folder, before) if before else server.unload(folder.name)
     except UserError as error:
-        print(f"{error}; it does not serve what it served before", file=sys.stderr)
+        print(f"{error}; the versions that it served before are not all loaded again", file=sys.stderr)
 
 
 def _confirm(servers: Sequence[Control], model: Path, number: int) -> None:
-    """Reload the version where a backend died before the announcement, and so came back as config.pbtxt said then. Raises UserError."""
+    """Reload the version where a backend died before the announcement, and so restarted with the version announced before. Raises UserError."""
     for server in servers:
         try:
             if number not in server.ready(model.name):
@@ -173,14 +174,14 @@ def _remove_old(servers: Sequence[Control], written: Sequence[Path], keep: int) 
             try:
                 used = set().union(*(server.in_use(folder.name) for server in servers))
             except UserError as error:
-                print(f"{error}; nothing is removed", file=sys.stderr)
+                print(f"{error}; no old version was removed", file=sys.stderr)
                 return
             if not used.intersection(old) or time.monotonic() > deadline:
                 break
             time.sleep(0.2)  # versions that were served until now are being unloaded
         for number in old:
             if number in used:
-                print(f"kept: {folder / str(number)}, which a server has not let go of", file=sys.stderr)
+                print(f"kept: {folder / str(number)}, as a server still uses it", file=sys.stderr)
             else:
                 remove_version(folder, number)
                 print(f"removed: {folder / str(number)}")
@@ -202,9 +203,9 @@ def _flags(model: Path, known: Sequence[int]) -> list[str]:
             problem = problem or f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
             continue
         if problem:
-            print(f"{problem}; the flags of version {number} are taken", file=sys.stderr)
+            print(f"{problem}; using the export flags of version {number}", file=sys.stderr)
         return words
-    raise UserError(f"{problem}; it says how the version was exported, and --mode export writes it")
+    raise UserError(f"{problem}; expected the flags of an export, which --mode export writes there")
 
 
 def export_version(config: PublishConfig, flags: list[str], number: int) -> None:
@@ -218,7 +219,7 @@ def export_version(config: PublishConfig, flags: list[str], number: int) -> None
     sys.stderr.write("".join(line for line in result.stderr.splitlines(keepends=True) if said not in line))
     if result.returncode:
         cause = next((line.partition(said)[2] for line in result.stderr.splitlines() if said in line), f"exit code {result.returncode}")
-        raise UserError(f"{cause}; the repository is as it was")
+        raise UserError(f"{cause}; the repository is unchanged")
 
 
 def main() -> None:
@@ -230,9 +231,9 @@ def main() -> None:
     if config.urls:
         print(f"{config.model_name}: version {number} is served")
     elif config.model_version is not None:
-        print(f"{config.model_name}: version {number} is what a server that starts, or loads the model, will serve")
+        print(f"{config.model_name}: version {number} is live: a server serves it once it starts or loads the model")
     else:
-        print(f"{config.model_name}: version {number} is there")
+        print(f"{config.model_name}: version {number} is written")
 
 
 if __name__ == "__main__":

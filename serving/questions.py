@@ -25,9 +25,9 @@ class Health(enum.Enum):
     """The health of a version, judged by its response to a request."""
 
     ANSWERS = "the model itself answers, be it with an error"
-    DEAD = "the server answers in the place of its process"
-    NOT_READY = "the server does not call it ready"
-    SILENT = "no answer in time: it may have much to do"
+    DEAD = "the server answers in place of the backend process"
+    NOT_READY = "the server does not report it as ready"
+    SILENT = "no answer in time: it may be busy"
 
 
 class Refused(Exception):
@@ -79,7 +79,7 @@ class Questions:
         return Health.ANSWERS
 
     def load(self, model: str) -> None:
-        """Load the repository's current state of the model. Raises Refused; the server keeps what it had."""
+        """Load the repository's current state of the model. Raises Refused; the server then keeps its loaded versions."""
         self._asked(f"repository/models/{model}/load", {}, _LOAD_S)
 
     def unload(self, model: str) -> None:

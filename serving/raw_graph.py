@@ -54,15 +54,15 @@ def check_possible(features: Iterable[RawFeature]) -> None:
             what = "hash_buckets" if recipe.hash_buckets is not None else f"kind {recipe.kind}"
             what = f"values {recipe.values}" if recipe.values not in _TEXTS else what
             raise UserError(
-                f"--formats savedmodel: feature {feature.name} ({what}): TensorFlow's operations cannot make it of raw values exactly as "
-                "preprocessing did; --formats triton can, or --inputs ids"
+                f"--formats savedmodel: feature {feature.name} ({what}): TensorFlow's operations cannot encode its raw values exactly as "
+                "preprocessing did; use --formats triton, or --inputs ids"
             )
         if recipe and feature.vocabulary is not None:
             values = pl.read_parquet(feature.vocabulary, columns=["value"], glob=False)["value"].cast(pl.String)
             if len(broken := values.filter(values.str.contains("[\r\n]"))):
                 raise UserError(
                     f"--formats savedmodel: feature {feature.name}: the value {broken[0]!r:.60} of its vocabulary has a line break, which "
-                    "TensorFlow's vocabulary files cannot hold; --formats triton can, or --inputs ids"
+                    "TensorFlow's vocabulary files cannot hold; use --formats triton, or --inputs ids"
                 )
 
 
@@ -108,12 +108,12 @@ class RawGraph(tf.Module):
             elif how.transform == STANDARDISE:
                 values = (values - how.mean) / how.std
         held = tf.cast(_rounded(tf.where(tf.math.is_nan(values), tf.zeros_like(values), values), self._dtype), tf.float32)
-        return _asserted(held, tf.math.is_finite(held), given, f"feature {feature.name}: value", f"is beyond what {self._dtype.name} holds")
+        return _asserted(held, tf.math.is_finite(held), given, f"feature {feature.name}: value", f"is out of range of {self._dtype.name}")
 
     def _id(self, feature: RawFeature, given: tf.Tensor) -> tf.Tensor:
         if feature.how == HEXADECIMAL:
             good = tf.strings.regex_full_match(given, "[0-9a-fA-F]{0,8}")
-            given = _asserted(given, good, given, f"feature {feature.name}: value", "is not up to 8 hexadecimal digits, or nothing")
+            given = _asserted(given, good, given, f"feature {feature.name}: value", "is neither empty nor 1 to 8 hexadecimal digits")
             return self._lookups[feature.name].ids(tf.strings.regex_replace(tf.strings.lower(given), "^0+([0-9a-f])", r"\1"))
         if feature.how.buckets is None:
             return self._lookups[feature.name].ids(_text(feature.how.values, given))
@@ -149,7 +149,7 @@ class _Lookup(tf.Module):
 
 
 def _text(kind: str | None, given: tf.Tensor) -> tf.Tensor:
-    """Return the canonical text of each value, as in `utils.encoding.values`. A text that is no whole number stays, and is in no vocabulary."""
+    """Return the canonical text of each value, as in `utils.encoding.values`. A text that is not a whole number stays: no vocabulary has it."""
     if kind == TEXT:
         return tf.strings.regex_replace(given, "\r\n", "\n")
     if kind == BOOLEAN:
@@ -165,8 +165,8 @@ def _checked_number(feature: RawFeature, given: tf.Tensor) -> tf.Tensor:
     """Return float64 values, NaN where one is missing. The graph fails where a value is invalid."""
     values, missing = tf.cast(given, tf.float64), tf.math.is_nan(given)
     if isinstance(feature.how, str):
-        return _asserted(values, missing | (values == tf.floor(values)), given, f"feature {feature.name}: value", "is no whole number")
-    return _asserted(values, missing | tf.math.is_finite(values), given, f"feature {feature.name}: value", "is no finite number")
+        return _asserted(values, missing | (values == tf.floor(values)), given, f"feature {feature.name}: value", "is not a whole number")
+    return _asserted(values, missing | tf.math.is_finite(values), given, f"feature {feature.name}: value", "is not a finite number")
 
 
 def _bounded(recipe: Recipe, values: tf.Tensor) -> tf.Tensor:

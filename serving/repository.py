@@ -38,10 +38,10 @@ class Repository:
             target = folder / name / str(self._number)
             if target.exists():
                 newest = max(versions(folder / name))
-                raise UserError(f"{target}: is there already, and no version is ever replaced; --model_version {newest + 1} is the next")
+                raise UserError(f"{target}: already exists, and versions are never replaced; use --model_version {newest + 1}")
             config = folder / name / CONFIG
             if config.exists() and interface(config.read_text()) != interface(config_text(options, form, inputs, {})):
-                raise UserError(f"{config}: the model's versions have other inputs than this one would; export it under another --model_name")
+                raise UserError(f"{config}: the model's existing versions have other inputs than this export; use another --model_name")
 
     @contextmanager
     def staged(self) -> Iterator["Staging"]:
@@ -89,7 +89,7 @@ class Staging:
         (self._folder / name / str(self._number) / FLAGS).write_text(json.dumps(list(words)))
 
     def publish(self) -> list[Path]:
-        """Make every model visible, each atomically, and return the versions' folders. Raises UserError where another export was faster.
+        """Make every model visible, each atomically, and return the versions' folders. Raises UserError where another export wrote the version first.
 
         A new version of an existing model does not become live, unless none of the versions that the model's `config.pbtxt` names exists.
         """
@@ -105,7 +105,7 @@ class Staging:
                 else:
                     _rename(source, target)
             except FileExistsError:
-                raise UserError(f"{version}: another export has written it meanwhile; this one is dropped") from None
+                raise UserError(f"{version}: another export wrote this version in the meantime; this export is discarded") from None
             found.append(version)
         return found
 
@@ -122,7 +122,7 @@ class Staging:
 
 
 def _place(repository: Path) -> Path:
-    """Return the folder for staging: beside the repository, as Triton takes every folder in it for a model, hidden or not.
+    """Return the folder for staging: beside the repository, as Triton takes every folder in the repository for a model, hidden or not.
 
     It is the repository itself where the folder beside it is not writable, or is on another file system: a move from there would be a copy.
     """
@@ -138,7 +138,7 @@ def remove_version(model: Path, number: int) -> None:
         shutil.rmtree(left, ignore_errors=True)
     hidden = model / f".removed-{number}"
     (model / str(number)).rename(hidden)
-    with suppress(FileNotFoundError):  # a concurrent removal may take this folder for such remains
+    with suppress(FileNotFoundError):  # a concurrent removal may delete this folder as such remains
         shutil.rmtree(hidden)
 
 

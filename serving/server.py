@@ -1,10 +1,10 @@
-"""Start the real Triton server on a model repository, loopback only unless told otherwise, and end it cleanly.
+"""Start the real Triton server on a model repository, on the loopback address by default, and stop it cleanly.
 
   ./scripts/serve REPOSITORY
   python -m serving.server REPOSITORY --http_port 8000 --grpc_port 8001 --metrics_port 8002
 
-It is fetched into the cache folder on first use. SIGINT and SIGTERM end it after the requests in flight. Models of other backends are left out.
-A server that ends by itself is started again, at the same addresses.
+It is downloaded into the cache folder on first use. SIGINT and SIGTERM stop it after the requests in flight. Models of other backends are skipped.
+A server that ends unexpectedly is restarted at the same addresses.
 """
 
 import contextlib
@@ -47,17 +47,17 @@ _TAKEN = re.compile(r"Socket '\S+' already in use")
 class ServerConfig:
     """Server."""
 
-    address: str = option("127.0.0.1", "address it listens on; 0.0.0.0 for all of this machine's")
-    http_port: int = option(8000, "port of HTTP; 0 for any that is free")
-    grpc_port: int = option(8001, "port of gRPC; 0 for any that is free")
-    metrics_port: int = option(8002, "port of the metrics, http://ADDRESS:PORT/metrics; 0 for any that is free")
-    server_log: str | None = option(None, "file for the server's own log; the default is a new one among the temporary files")
+    address: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for all addresses of this machine")
+    http_port: int = option(8000, "port for HTTP; 0 for any free port")
+    grpc_port: int = option(8001, "port for gRPC; 0 for any free port")
+    metrics_port: int = option(8002, "port for the metrics, http://ADDRESS:PORT/metrics; 0 for any free port")
+    server_log: str | None = option(None, "file for the server's own log; the default is a new temporary file")
     ready_seconds: float = option(
-        120.0, "how long it may take to load the models", unit="seconds", bounds=Bounds("more than 0 seconds", 0, above=True, besides=(math.inf,))
+        120.0, "time limit for loading the models", unit="seconds", bounds=Bounds("more than 0 seconds", 0, above=True, besides=(math.inf,))
     )
-    exit_seconds: int = option(30, "how long requests in flight may take when it ends", unit="seconds", bounds=Bounds("0 or more seconds", 0))
+    exit_seconds: int = option(30, "time limit for requests in flight when it is stopped", unit="seconds", bounds=Bounds("0 or more seconds", 0))
     restarts: int = option(
-        5, "times in a row that a server which ends by itself is started again; one that ran for a minute begins a new row", bounds=FROM_0
+        5, "restarts in a row of a server that ends unexpectedly; after a run of a minute they are counted from 0 again", bounds=FROM_0
     )
 
     def __post_init__(self):
@@ -67,7 +67,7 @@ class ServerConfig:
 
 
 class Server:
-    """A running server, as a context manager that ends it. After it was ready once, it is restarted whenever it ends by itself.
+    """A running server, as a context manager that ends it. After it was ready once, it is restarted whenever it ends unexpectedly.
 
     Args:
         repository: folder of the models.
@@ -111,7 +111,7 @@ class Server:
             )
 
     def start_again(self) -> float:
-        """Restart the server where it was, with the same models, after it ended by itself; return the seconds it took. Raises UserError.
+        """Restart the server at the same addresses with the same models after it ended unexpectedly; return the seconds it took. Raises UserError.
 
         The calling thread must live as long as the server: the server ends with it.
         """
@@ -129,7 +129,7 @@ class Server:
         """Wait until the server is ready; return the seconds since its start. Raises UserError where it ends or takes too long."""
         while not self._answers():
             if self._closes.is_set():
-                raise UserError("the server is being ended")
+                raise UserError("the server is being stopped")
             if self.process.poll() is not None:
                 if self._again and _TAKEN.search(Path(self.log).read_text(errors="replace")):  # another program took a port meanwhile
                     self._again, self._chosen = False, _ports(self._config)
@@ -145,7 +145,7 @@ class Server:
 
     @property
     def error(self) -> UserError | None:
-        """The reason why the server is no longer restarted, where it has ended by itself too often."""
+        """The reason why the server is no longer restarted, where it has ended unexpectedly too often."""
         return self._keeper and self._keeper.error
 
     def _answers(self) -> bool:
@@ -161,11 +161,11 @@ class Server:
 
     @property
     def end(self) -> str:
-        """A description of how the server has ended by itself."""
+        """A description of the server's unexpected end."""
         return f"{ending(self.process.returncode)}: {self._words()}"
 
     def _words(self) -> str:
-        return f"{last_words(self.log, self._written)} (all of its log: {self.log})"
+        return f"{last_words(self.log, self._written)} (full log: {self.log})"
 
     def close(self) -> int:
         """End the server after its requests; return its exit code."""
@@ -196,16 +196,16 @@ def _models(repository: Path, say: Callable[[str], None]) -> list[str]:
     """Return the models of the Python backend in the repository."""
     if not repository.is_dir():
         raise UserError(f"{repository}: no such folder; expected a model repository (dlrm.py --mode export --export_path writes one)")
-    if any(letter.isspace() for letter in str(repository.absolute())):  # Triton 2.51 would never be ready: its stub splits the path at a blank
-        raise UserError(f"{str(repository.absolute())!r}: Triton's Python backend takes no path with a blank; move the repository")
+    if any(letter.isspace() for letter in str(repository.absolute())):  # Triton 2.51 would never be ready: its stub splits the path at a space
+        raise UserError(f"{str(repository.absolute())!r}: Triton's Python backend takes no path with a space; move the repository")
     found = []
     for folder in sorted(path for path in repository.iterdir() if (path / CONFIG).is_file() and not path.name.startswith(".")):
         if not versions(folder):
-            raise UserError(f"{folder}: has no version, a folder called 1 for instance")
+            raise UserError(f"{folder}: has no version; expected a folder with a number as its name, such as 1")
         if _PYTHON.search((folder / CONFIG).read_text()):
             found.append(folder.name)
         else:
-            say(f"{folder.name}: left out; this server has the Python backend only, Triton's containers have others")
+            say(f"{folder.name}: skipped: this server has only the Python backend; Triton's containers have others")
     if not found:
         raise UserError(f"{repository}: holds no model of the Python backend; dlrm.py --mode export --formats triton writes one")
     return found
@@ -240,7 +240,7 @@ def _ports(config: ServerConfig) -> list[int]:
     """Choose the ports, a free one for each 0. All are bound until the last is chosen, so that they differ."""
     given, chosen = zip(_PORTS, _given(config), strict=True), {}
     with contextlib.ExitStack() as held:
-        for flag, port in sorted(given, key=lambda one: one[1] == 0):  # free ports last, so that none of them is one that was asked for
+        for flag, port in sorted(given, key=lambda one: one[1] == 0):  # free ports last, so that none of them is a requested port
             chosen[flag] = _bound(held.enter_context(socket.socket()), config.address, port, flag)
     return [chosen[flag] for flag in _PORTS]
 
@@ -251,12 +251,12 @@ def _bound(held: socket.socket, address: str, port: int, flag: str) -> int:
     try:
         held.bind((address, port))
     except OSError as error:
-        raise UserError(f"--{flag} {port}: {error.strerror} on {address}; choose another, or 0 for any that is free") from None
+        raise UserError(f"--{flag} {port}: {error.strerror} on {address}; choose another port, or 0 for any free port") from None
     return held.getsockname()[1]
 
 
 def main() -> int:
-    """Run the command line: serve until a signal arrives or the server has ended by itself too often."""
+    """Run the command line: serve until a signal arrives or the server has ended unexpectedly too often."""
     parser = Parser(prog=NAME, description=__doc__)
     parser.add_argument("repository", metavar="REPOSITORY", help="folder of a Triton model repository")
     add_flags(parser, [ServerConfig])
@@ -277,7 +277,7 @@ def main() -> int:
                 time.sleep(0.2)  # in short waits, as an endless wait would not notice a signal that another thread takes
             raise server.error
         except EndOnce:
-            say("ending")
+            say("stopping")
     return 0
 
 

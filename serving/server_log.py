@@ -27,7 +27,7 @@ def last_words(log: str | Path, start: int = 0) -> str:
         return _plain(errors[-1])[:_WIDTH]
     lines = [line.strip() for line in text.splitlines() if not any(word in line for word in _HARMLESS)]
     lines = [line for line in lines if line and not _TABLE.match(line)]
-    return lines[-1][:_WIDTH] if lines else "it says nothing"
+    return lines[-1][:_WIDTH] if lines else "it logged no error"
 
 
 def _plain(error: str) -> str:

@@ -4,7 +4,7 @@ The stub that runs Python in Triton 2.51 was built for NumPy 1. With NumPy 2 it 
 empty tensors. Therefore it runs in a virtual environment of its own in the cache. That holds no packages, but names the folder of that NumPy and
 then the packages of the environment that runs this. `EXECUTION_ENV_PATH` of a model's `config.pbtxt` is its folder.
 
-  python -m serving.stub_environment    makes it where it does not exist yet, and prints its folder
+  python -m serving.stub_environment    creates it if it does not exist yet, and prints its folder
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import venv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from serving.cache import cache_folder, install, made
+from serving.cache import cache_folder, ensure_folder, install
 from utils.commands import run_command
 from utils.errors import UserError
 from utils.signals import EndedBySignals
@@ -43,14 +43,14 @@ def stub_environment(say: Callable[[str], None] = _SILENT) -> Path:
     facts = json.dumps([sys.prefix, sys.base_prefix, str(numpy), packages])
     folder = numpy.with_name(f"stub-{numpy.name}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}")
     if shlex.quote(str(folder)) != str(folder):  # Triton 2.51 hangs with such a path
-        raise UserError(f"{folder}: Triton hands this path to a shell as it is; DLRM_CACHE_DIR is to name a folder of plain letters, without blanks")
+        raise UserError(f"{folder}: Triton passes this path to a shell unquoted; set DLRM_CACHE_DIR to a path without spaces and special characters")
 
     def fill(staging: Path) -> None:
         say(f"fetching {_pin()}, which Triton's Python backend was built for, into {numpy}")
         install(staging, ["-r", str(REQUIREMENTS)], _pin(), "the package index")
 
-    made(numpy, fill)
-    return made(folder, lambda staging: _make(staging, folder, [str(numpy), *packages]))
+    ensure_folder(numpy, fill)
+    return ensure_folder(folder, lambda staging: _make(staging, folder, [str(numpy), *packages]))
 
 
 def numpy_folder() -> Path:

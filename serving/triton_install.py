@@ -1,6 +1,6 @@
 """Installation of the Triton Inference Server from NVIDIA's wheel, in a folder of the cache.
 
-python -m serving.triton_install      fetches it and makes the environment of its backend, where they are not there yet
+python -m serving.triton_install      fetches it and makes the environment of its backend, where they do not exist yet
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from serving.cache import cache_folder, install, made
+from serving.cache import cache_folder, ensure_folder, install
 from serving.stub_environment import stub_environment
 from utils.commands import run_command
 from utils.errors import UserError
@@ -59,11 +59,11 @@ def installed(say: Callable[[str], None] = lambda text: None) -> Installation:
     """
 
     def fill(staging: Path) -> None:
-        say(f"fetching {PACKAGE}=={VERSION}, which carries the Triton server, into {folder}")
+        say(f"fetching {PACKAGE}=={VERSION}, which contains the Triton server, into {folder}")
         _install(staging)
 
     folder = server_folder()
-    return Installation(made(folder, fill) / "pytriton/tritonserver")
+    return Installation(ensure_folder(folder, fill) / "pytriton/tritonserver")
 
 
 def _python() -> str:

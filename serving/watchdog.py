@@ -29,7 +29,7 @@ _OTHERS_S = 3.0  # how long to wait for a load of the model that another client 
 class Watchdog:
     """A thread that watches the models of a server.
 
-    A version that the server calls ready is judged by its response to a request. It is asked where requests have failed since the last look, or it
+    A version that the server calls ready is judged by its response to a request. It is sent one where requests have failed since the last look, or it
     has fewer processes than instances. A model of which nothing answers is unloaded at once, so that the server itself reports it as not ready, and
     then loaded. Where another instance or version of the model answers, it is loaded without unloading. A version that does not respond in time may
     be busy, and is left alone. A server that loads a version whose process has been killed waits for it forever: such a server is killed.
@@ -76,7 +76,7 @@ class Watchdog:
         self._down -= {model for model in self._ready if not self._busy(model)}
         loading = {version: alive[version] for version, state in states.items() if state == LOADING}
         if stuck := self._loads.stuck(loading, lambda version: _patience(self._repository, version)):
-            self._say(f"{stuck.model}: the server waits for a backend process of version {stuck.number} that has ended; it is killed")
+            self._say(f"{stuck.model}: the server waits for a backend process of version {stuck.number} that has ended; the server is killed")
             self._stop.set()
             os.kill(self._server, signal.SIGKILL)
         for version in sorted(ready):
@@ -120,7 +120,7 @@ class Watchdog:
         what = f"{version.model}: {'a' if partly else 'the'} backend process of version {version.number}"
         if alive >= expected:
             end(self._server, version, only_stopped=Health.ANSWERS in answers)  # a stopped process would do damage when it continues
-        self._say(f"{what} has ended, or does not answer; it is started again")
+        self._say(f"{what} has ended or does not answer; restarting it")
         if partly and _touched(self._repository / version.model / str(version.number) / "model.py"):
             self._load(version.model)
         else:

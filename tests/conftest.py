@@ -51,7 +51,7 @@ def pytest_configure(config):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="also what is marked slow: a run of each benchmark")
+    parser.addoption("--long", action="store_true", help="also run tests marked slow: a run of each benchmark")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -11,7 +11,7 @@ READ = "import re; print(int(re.search(r'SigIgn:\\s*(\\w+)', open('/proc/self/st
 
 
 @pytest.mark.parametrize(("here", "ignored"), [(signal.SIG_IGN, ()), (signal.SIG_DFL, ()), (signal.SIG_DFL, (signal.SIGHUP,))])
-def test_children_ignore_what_the_test_says(here, ignored):
+def test_children_ignore_only_the_given_signals(here, ignored):
     numbers = (signal.SIGHUP, signal.SIGTERM) if ignored else (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, here) for number in numbers}
     try:

@@ -30,33 +30,33 @@ def document(tmp_path):
 @pytest.mark.parametrize(
     ("block", "code", "said"),
     [
-        ("$ echo AUC 0.75, 1,000 samples\nAUC 0.75, 1,000 samples", 0, "stands"),
-        ("$ echo AUC 0.75, 9 samples/s in 3.5 s\nAUC 0.75, 11 samples/s in 7.25 s", 0, "stands"),  # rates and times depend on the machine
+        ("$ echo AUC 0.75, 1,000 samples\nAUC 0.75, 1,000 samples", 0, "unchanged"),
+        ("$ echo AUC 0.75, 9 samples/s in 3.5 s\nAUC 0.75, 11 samples/s in 7.25 s", 0, "unchanged"),  # rates and times depend on the machine
         ("$ echo AUC 0.75012\nAUC 0.75010", 0, "last digits: 0.75010 -> 0.75012 in: AUC 0.75012"),
-        ("$ echo AUC 0.75\nAUC 0.76", 1, "moved: 0.76 -> 0.75 in: AUC 0.75"),
+        ("$ echo AUC 0.75\nAUC 0.76", 1, "changed: 0.76 -> 0.75 in: AUC 0.75"),
         ("$ echo other words\nAUC 0.76", 1, "+ other words"),
         ("$ echo one; exit 3\none", 1, "ended with 3"),
-        ("$ echo one \\\n    two\none two", 0, "stands"),
-        ("$ cat <<'END'\nhere\nEND\nhere", 0, "stands"),
-        ("$ echo first\nfirst\n$ ls README.md\nREADME.md", 0, "ls README.md: stands"),
+        ("$ echo one \\\n    two\none two", 0, "unchanged"),
+        ("$ cat <<'END'\nhere\nEND\nhere", 0, "unchanged"),
+        ("$ echo first\nfirst\n$ ls README.md\nREADME.md", 0, "ls README.md: unchanged"),
     ],
 )
-def test_what_moved_is_said(document, block, code, said):
+def test_changed_output_is_reported(document, block, code, said):
     result = figures(document(block))
     assert result.returncode == code and said in result.stdout, result.stdout + result.stderr
 
 
-def test_an_update_writes_what_was_printed_and_nothing_else(document):
+def test_update_rewrites_only_changed_output(document):
     path = document("$ echo 1\n2\n3", "$ false\nkept", "$ seq 2")
     before = path.read_text()
     assert figures(path, "--update").returncode == 1
     assert path.read_text() == before.replace("$ echo 1\n2\n3", "$ echo 1\n1").replace("$ seq 2", "$ seq 2\n1\n2")
-    assert figures(path).stdout.count("stands") == 2
+    assert figures(path).stdout.count("unchanged") == 2
 
 
-def test_blocks_that_read_real_rows_are_left_out_without_them(document, tmp_path):
+def test_blocks_that_need_the_criteo_sample_are_left_out_without_it(document, tmp_path):
     path = document("$ wc -l day_0.tsv\n2 day_0.tsv")
-    assert "left out: CRITEO_SAMPLE_DIR is not set" in figures(path).stdout
+    assert "skipped: CRITEO_SAMPLE_DIR is not set" in figures(path).stdout
     for name in ("day_0.tsv", "day_1.tsv"):
         (tmp_path / name).write_text("a\nb\n")
-    assert "stands" in figures(path, sample=tmp_path).stdout
+    assert "unchanged" in figures(path, sample=tmp_path).stdout

@@ -47,15 +47,15 @@ def rooms(path, **options):
     return {module.split(".")[0] for module in imports(path, **options)}
 
 
-def test_there_is_something_to_check():
+def test_sources_are_found():
     assert len(SOURCES) > 40
 
 
-def test_the_house_keeps_its_rules():
-    assert list(house.broken(ROOT)) == []
+def test_project_keeps_the_house_rules():
+    assert list(house.violations(ROOT)) == []
 
 
-def test_the_journeys_of_the_document_are_there_and_short():
+def test_documented_journeys_exist_and_are_short():
     found = {title: (road, faults) for title, road, faults in house.journeys(ROOT)}
     assert set(found) == {"a row", "a flag", "a request", "a Spark job"}
     assert not [fault for _, faults in found.values() for fault in faults]
@@ -76,8 +76,8 @@ def write(folder, files):
         ({"model/a.py": "def f():\n    import dataloading.b", "dataloading/b.py": ""}, "model/a.py: model must not import dataloading"),
         ({"model/a.py": "import importlib\nimportlib.import_module('run.b')", "run/b.py": ""}, "model/a.py: model must not import run"),
         ({"training/a.py": "import horovod.tensorflow"}, "training/a.py: only utils/distributed.py imports horovod"),
-        ({"utils/a.py": "from utils.b import x", "utils/b.py": "from utils import a"}, "import circle: utils.a -> utils.b -> utils.a"),
-        ({"ops/a.cc": '#include "b.h"', "ops/b.h": '#include "a.h"', "ops/a.h": ""}, "include circle: a -> b -> a"),
+        ({"utils/a.py": "from utils.b import x", "utils/b.py": "from utils import a"}, "import cycle: utils.a -> utils.b -> utils.a"),
+        ({"ops/a.cc": '#include "b.h"', "ops/b.h": '#include "a.h"', "ops/a.h": ""}, "include cycle: a -> b -> a"),
         ({"run/a.py": "x = 1\n" * 401}, "run/a.py: 401 lines; expected at most 400"),
         ({"run/a.py": "class A:\n" + "    x = 1\n" * 150}, "run/a.py: class A has 151 lines; expected at most 150"),
         ({"run/a.py": "def f(a, b, c, d, e, f, g, *, h, i): ..."}, "run/a.py: f has 9 parameters; expected at most 8"),
@@ -88,9 +88,9 @@ def write(folder, files):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_breaks_a_rule_is_named(tmp_path, files, line):
+def test_violation_of_a_rule_is_reported(tmp_path, files, line):
     write(tmp_path, files)
-    assert list(house.broken(tmp_path)) == [line]
+    assert list(house.violations(tmp_path)) == [line]
 
 
 def local_file(module):
@@ -103,7 +103,7 @@ def local_file(module):
     return None
 
 
-def test_nothing_that_help_needs_imports_tensorflow_at_module_level():
+def test_help_imports_no_tensorflow_at_module_level():
     waiting, seen = [ROOT / "dlrm.py", ROOT / "run/command.py"], set()
     while waiting:
         path = waiting.pop()
@@ -117,7 +117,7 @@ def test_nothing_that_help_needs_imports_tensorflow_at_module_level():
 
 
 @pytest.mark.parametrize("module", ["dlrm", "utils.dialects.command_line", "dataloading.transcribe", "dataloading.validate", "preproc.criteo"])
-def test_importing_it_loads_no_tensorflow(module):
+def test_import_loads_no_tensorflow(module):
     code = f"import sys, {module}; print([name for name in ('tensorflow', 'keras', 'horovod') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.stdout == "[]\n", result.stdout + result.stderr
@@ -140,7 +140,7 @@ DOORS = ("preproc.table", "preproc.criteo", "preproc.outbrain", "dataloading.val
 
 
 @pytest.mark.parametrize("door", [*DOORS, "benchmarks.train_step"])
-def test_a_command_runs_this_projects_modules_whatever_lies_in_the_folder(tmp_path, door):
+def test_command_runs_own_modules_whatever_is_in_the_folder(tmp_path, door):
     """The user has modules of his own with the same names (utils.py, model.py, run/) in the folder and on PYTHONPATH."""
     names = ("utils", "model", "training", "run")
     write(tmp_path, {f"{name}.py": f"raise SystemExit('the {name} of the user')" for name in names})
@@ -151,7 +151,7 @@ def test_a_command_runs_this_projects_modules_whatever_lies_in_the_folder(tmp_pa
     assert result.returncode == 0 and result.stdout.startswith("usage: ") and not result.stderr, result.stderr
 
 
-def test_importing_a_room_leaves_the_path_as_it_is(tmp_path):
+def test_importing_a_package_leaves_sys_path_unchanged(tmp_path):
     """Only a command puts the project first on the path: a user's program that imports a part of the project keeps its own modules."""
     write(tmp_path, {"utils.py": "mine = 1", "program.py": "import dataloading, utils\nprint(utils.mine)"})
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -170,12 +170,12 @@ ROAD = {
 }
 
 
-def test_a_journey_passes_what_joins_its_stops(tmp_path):
+def test_journey_includes_the_files_between_its_stops(tmp_path):
     write(tmp_path, ROAD)
     assert list(house.journeys(tmp_path)) == [("a flag", ["run/a.py", "run/between.py", "utils/b.py", "run/caller.py", "utils/c.py"], [])]
 
 
-def test_a_journey_by_a_missing_file_or_too_long_is_a_fault(tmp_path, monkeypatch):
+def test_journey_with_a_missing_file_or_too_long_is_reported(tmp_path, monkeypatch):
     write(tmp_path, ROAD | {"docs/architecture.md": ROAD["docs/architecture.md"].replace("`utils/c.py`", "`utils/gone.py`")})
     monkeypatch.setitem(house.LONGEST, "a flag", 2)
     ((_, _, faults),) = house.journeys(tmp_path)

@@ -24,18 +24,18 @@ def settings(**variables):
     return {name: value for name, _, value in (line.partition("=") for line in result.stdout.splitlines()) if name.startswith("OMPI_MCA_")}
 
 
-def test_the_settings_are_those_of_elastic():
+def test_settings_match_elastic():
     assert settings() == PATIENCE
 
 
-def test_what_the_user_has_set_stays():
+def test_settings_of_the_user_are_kept():
     assert settings(OMPI_MCA_oob_tcp_keepalive_time="60") == PATIENCE | {"OMPI_MCA_oob_tcp_keepalive_time": "60"}
 
 
-def test_there_are_launchers():
+def test_launchers_are_found():
     assert {path.name for path in LAUNCHERS} >= {"demo", "two_hosts", "slurm_multinode.sh"}
 
 
 @pytest.mark.parametrize("path", LAUNCHERS, ids=lambda path: path.name)
-def test_every_script_that_starts_workers_reads_them(path):
+def test_every_launcher_reads_the_settings(path):
     assert re.search(r"^\. .*scripts/keepalive\.sh$", path.read_text(), re.M)

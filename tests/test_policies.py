@@ -41,8 +41,8 @@ def read_flags():
 @pytest.mark.parametrize(("group", "name"), FLAGS, ids=[name for _, name in FLAGS])
 def test_every_flag_is_read_somewhere(group, name):
     assert (group, name) in read_flags(), (
-        f"--{name} is accepted, and nothing reads it: checks of {group}.__post_init__, {' and '.join(NAMING)}, and getattr by a name do not count; "
-        f"what reads it must be annotated, from a `{group}` or a `Config` on"
+        f"--{name} is accepted but never read: checks of {group}.__post_init__, {' and '.join(NAMING)}, and getattr by a name do not count; "
+        f"code that reads it needs type annotations, from a `{group}` or a `Config` on"
     )
 
 
@@ -85,11 +85,11 @@ class Config:
         ("def f(config: Config):\n    options = config.some\n    options = array()\n    return options.size", False),
     ],
 )
-def test_what_reads_a_flag(reader, read):
+def test_reads_of_a_flag_are_recognised(reader, read):
     assert (("Some", "size") in Reads({Path("options.py"): OPTIONS, Path("reader.py"): reader}, ["Some"]).flags()) is read
 
 
-def test_legacy_flags_are_no_flags_of_ours():
+def test_legacy_flags_are_not_own_flags():
     assert not set(LEGACY) & set(FIELDS)
 
 
@@ -171,7 +171,7 @@ def test_commands_of_the_documentation_exist(path, line):
         ("python other.py", "other.py does not exist"),
     ],
 )
-def test_commands_that_do_not_exist_are_noticed(line, message):
+def test_commands_that_do_not_exist_are_reported(line, message):
     with pytest.raises(AssertionError, match=message):
         check_command(line)
 

@@ -92,7 +92,7 @@ def documented(pattern):
     return {found for page in pages() for found in re.findall(pattern, page.read_text())}
 
 
-def test_what_the_pages_name_is_listed():
+def test_documented_names_are_listed():
     modules = documented(r"python3? -m ((?:dataloading|preproc|serving|benchmarks)[\w.]*\w)")
     assert modules <= {*WITH_HELP, *WITHOUT_HELP, *(f"benchmarks.{name}" for name in BENCHMARKS)}
     assert len(modules) > 25
@@ -111,7 +111,7 @@ def test_modules_are_commands():
         assert '__name__ == "__main__"' in Path(find_spec(name).origin).read_text() or find_spec(f"{name}.__main__"), name
 
 
-def test_scripts_are_where_they_are_called():
+def test_scripts_exist():
     for name in (*(f"scripts/{name}" for name in FILES), *SHELL):
         assert (ROOT / name).is_file() and (os.access(ROOT / name, os.X_OK) or name.endswith((".conf", "keepalive.sh", ".py"))), name
     for name in ("evaluating_benchmark.sh", "preproc.sh", "spark_gpu.conf"):
@@ -124,7 +124,7 @@ def test_python_names(name):
     assert callable(getattr(importlib.import_module(module), attribute))
 
 
-def test_an_error_is_one_class():
+def test_exported_error_class_is_the_one_raised():
     """The documented module exports the very class of error that a call raises."""
     with pytest.raises(UserError, match="no such"):
         dlrm.load(ROOT / "nowhere")
@@ -147,7 +147,7 @@ def without(installed):
 
 
 @pytest.mark.parametrize("dockerfile", ["Dockerfile-preproc", "Dockerfile.spark"])
-def test_an_image_has_what_its_commands_import(dockerfile, tmp_path):
+def test_images_have_the_packages_that_their_commands_import(dockerfile, tmp_path):
     places, installed = copied_folders(dockerfile)
     assert len(places) >= 4 and len(installed) >= 5
     for place in places:
@@ -243,13 +243,13 @@ def test_an_older_export_is_served(before):
     np.testing.assert_allclose(found, expected_of(before), rtol=0, atol=2e-7)
 
 
-def test_an_export_without_rows_is_refused_in_a_line(before):
+def test_export_without_rows_is_a_one_line_error(before):
     """A repository that commit 9d7037b wrote has no rows, so that its answers cannot be checked here."""
     with served(before / "repository") as said:
-        assert said.startswith("serve: error: ") and "rows.npz: is missing" in said and "export it again" in said
+        assert said.startswith("serve: error: ") and "rows.npz: is missing" in said and "export the model again" in said
 
 
-def test_the_copied_model_needs_one_name_of_the_project(before):
+def test_copied_model_imports_one_name_of_the_project(before):
     for repository in ("repository", "exported"):
         tree = ast.parse((before / repository / "dlrm/1/model.py").read_text())
         named = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and str(node.value).startswith("serving.")}

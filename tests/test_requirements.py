@@ -40,7 +40,7 @@ PROGRAM = [path for path in SOURCES if not name_of(path).startswith("tests/")]
 
 
 @pytest.mark.parametrize(("package", "path"), sorted((imported(PROGRAM) | {"mpi4py": "the agreement of workers that MPI started"}).items()))
-def test_what_the_program_imports_is_pinned(package, path):
+def test_imports_of_the_program_are_pinned(package, path):
     optional = ("requirements-optional.txt", "requirements-spark.txt", "requirements-serving.txt")
     names = {name: pin for file in ("requirements.txt", *optional) for name, pin in pins(file).items()}
     if path.startswith("benchmarks/"):  # peers that benchmarks measure the project against
@@ -48,7 +48,7 @@ def test_what_the_program_imports_is_pinned(package, path):
     assert package in names, f"{path} imports {package}"
 
 
-def test_what_the_tests_import_is_required():
+def test_imports_of_the_tests_are_required():
     files = [*ROOT.glob("requirements*.txt"), ROOT / "benchmarks" / "requirements-peers.txt"]
     assert len(files) == 7
     names = {package for file in files for package in pins(file)}
@@ -62,11 +62,11 @@ def test_every_version_is_exact(name):
     assert pins(name) and all(re.fullmatch(r"==\d[\w.]*", version) for version in pins(name).values())
 
 
-def test_the_optional_package_has_its_address_and_its_commit():
+def test_dllogger_is_pinned_to_a_commit():
     assert re.fullmatch(r"@ git\+https://github\.com/NVIDIA/dllogger@[0-9a-f]{40}", pins("requirements-optional.txt")["dllogger"])
 
 
-def test_versions_stand_in_one_place():
+def test_versions_are_stated_once():
     """scripts/install, the Dockerfile and the program take versions from the requirements files."""
     for path in (ROOT / "scripts/install", ROOT / "Dockerfile", *(ROOT / "serving").glob("*.py")):
         assert not re.search(r"(?i)(tensorflow|horovod|mpi4py|dllogger|numpy)\S*(=|@v?)\d+\.\d", path.read_text()), path

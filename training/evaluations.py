@@ -60,7 +60,7 @@ class Evaluations:
         self._console, self._log = console, log
         self.last: Evaluated | None = None
         self.best: Evaluated | None = None
-        self._reason_said = False
+        self._reason_reported = False
         self._samples, self._seconds = 0, 0.0  # totals over all evaluations
 
     @property
@@ -90,8 +90,8 @@ class Evaluations:
         self._seconds += time.perf_counter() - start
         if not math.isfinite(metrics.log_loss):  # the training losses so far do not cover the last step's update
             raise NonFiniteLossError(
-                f"step {position.step - 1}: the {self._split} loss after it is {metrics.log_loss}; nothing is saved. Try a lower --learning_rate or "
-                "a longer --warmup_steps"
+                f"step {position.step - 1}: the {self._split} loss after this step is {metrics.log_loss}; nothing is saved. Try a lower "
+                "--learning_rate or a longer --warmup_steps"
             )
         self._log.log((position.epoch, position.step), self._evaluation.logged(self._split, metrics))
         position.evaluation_due, position.last_auc = False, metrics.auc
@@ -117,8 +117,8 @@ class Evaluations:
     def end_training(self) -> bool:
         """Return whether the results end the run, and report the reason once."""
         reason = reason_to_end(self._config, self._position, self._split)
-        if reason and not self._reason_said:
-            self._reason_said = True
+        if reason and not self._reason_reported:
+            self._reason_reported = True
             self._console.say(f"{reason} at step {self._position.step}: training stops")
         return reason is not None
 

@@ -9,7 +9,7 @@ from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 
 FLOAT16 = "float16"
-_GROWS = "; --allow_growth trains on from its weights"
+_GROWS = "; --allow_growth continues training from its weights"
 _PARTICULARS = {"table": str, "hotness": int, "pooling": str}
 
 
@@ -105,7 +105,7 @@ def check_names(checkpoint: Checkpoint, names: Sequence[str]) -> None:
     if list(saved) != list(names):
         raise CheckpointError(
             f"{checkpoint.folder}: was trained on the categorical features in the order {_listed(saved)}, the dataset has {_listed(names)}; "
-            "the interaction depends on the order: put channel_spec.categorical in the checkpoint's"
+            "the interaction depends on the order: reorder channel_spec.categorical like the checkpoint"
         )
 
 

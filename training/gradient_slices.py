@@ -39,19 +39,19 @@ def gradient_slices_described(config: Config, workers: int, device: str) -> str:
     if device == "GPU":
         return f"{depends}: a GPU adds the gradients of repeated ids in no fixed order"
     if config.device.xla == "all":
-        return f"{depends}: --xla all compiles other shapes for each"
+        return f"{depends}: --xla all compiles other shapes for each number"
     more = f"; --gradient_slices {MOST} makes them the same for {_listed(same_bits(MOST, batch_size))}" if batch_size % MOST == 0 else ""
     if batch_size % slices:
-        return f"{depends}: {slices} slices of gradients (--gradient_slices) cannot be cut from a batch of {batch_size}"
+        return f"{depends}: a batch of {batch_size} cannot be cut into {slices} slices of gradients (--gradient_slices)"
     if not keeps_order(slices, batch_size, workers):
-        cause = "the gradients are summed whole" if slices == 1 else f"{workers} cannot share {slices} slices of gradients (--gradient_slices)"
+        cause = "the gradients are summed as a whole" if slices == 1 else f"{workers} cannot share {slices} slices of gradients (--gradient_slices)"
         return f"{depends}: {cause}" + (more if keeps_order(MOST, batch_size, workers) else "")
     if slices == 1:
-        return f"{depends}: the gradients are summed whole{more}"
+        return f"{depends}: the gradients are summed as a whole{more}"
     return f"the bits of the weights are the same for {_listed(same_bits(slices, batch_size))} workers ({slices} slices of gradients)"
 
 
-def settled(config: Config, device: str, workers: int, warn: Callable[[str], None]) -> Config:
+def with_gradient_slices(config: Config, device: str, workers: int, warn: Callable[[str], None]) -> Config:
     """Return the configuration with the number of slices filled in, as checkpoints keep it; warn where `--gradient_slices` has no effect."""
     if line := _warning(config, workers, device):
         warn(line)
@@ -64,12 +64,12 @@ def _warning(config: Config, workers: int, device: str) -> str | None:
     if config.run.mode != TRAIN or "gradient_slices" not in config.given or slices is None or slices == 1:
         return None
     if device == "GPU":
-        return f"--gradient_slices {slices} costs time and buys nothing on a GPU, where the gradients of repeated ids are added in no fixed order"
+        return f"--gradient_slices {slices} costs time without a benefit on a GPU, which adds the gradients of repeated ids in no fixed order"
     if batch_size % slices:
         return f"--gradient_slices {slices} has no effect: a batch of {batch_size} cannot be cut into {slices} equal slices"
     if not keeps_order(slices, batch_size, workers):
         able = _listed(same_bits(slices, batch_size))
-        return f"--gradient_slices {slices} has no effect on {workers} workers; expected {able}, of which each sums a part of the tree of additions"
+        return f"--gradient_slices {slices} has no effect on {workers} workers; expected {able} workers, each of which sums a whole subtree"
     return None
 
 

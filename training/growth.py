@@ -36,12 +36,12 @@ class Growth:
         known, names = (*before.categorical, *before.numerical), (*now.numerical, *now.categorical)
         for name in known:
             if name not in names:
-                raise CheckpointError(f"{checkpoint.folder}: has feature {name}, which the dataset lacks; --allow_growth adds, it does not take away")
+                raise CheckpointError(f"{checkpoint.folder}: has feature {name}, which the dataset lacks; --allow_growth only adds features")
         for name, rows in before.categorical.items():
             if rows > now.categorical.get(name, rows):
                 raise CheckpointError(
-                    f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset {now.categorical[name]}; --allow_growth adds "
-                    "rows, it does not take away"
+                    f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset {now.categorical[name]}; --allow_growth only "
+                    "adds rows"
                 )
         if any((name in before.categorical) != (name in now.categorical) for name in known):
             raise CheckpointError(f"{checkpoint.folder}: a feature that was numerical is now categorical, or the other way round")
@@ -49,14 +49,14 @@ class Growth:
         self._architecture = architecture_named(model.get("interaction") if isinstance(model, Mapping) else None)
         if now.numerical and not before.numerical:
             lacking = self._architecture.reads_numericals
-            raise CheckpointError(f"{checkpoint.folder}: has no numerical features, so no {lacking} that new ones ({now.numerical[0]}) could join")
+            raise CheckpointError(f"{checkpoint.folder}: has no numerical features, so no {lacking} to add new ones ({now.numerical[0]}) to")
         check_lookups(checkpoint, before, now)
         self._before, self._now = before, now
         for name in now.categorical if self._architecture.linear else ():
             if name not in before.categorical and now.table(name) in before.tables:
                 raise CheckpointError(
                     f"{checkpoint.folder}: the new feature {name} is looked up in table {now.table(name)}, whose rows of the linear part would "
-                    "change the scores of old samples; --allow_growth needs a table of its own for it"
+                    "change the scores of old samples; give it a table of its own for --allow_growth"
                 )
         wide = {wide_name(name): rows for name, rows in before.tables.items()} if self._architecture.linear else {}
         self._rows = before.tables | wide

@@ -63,7 +63,7 @@ class Training:
         self.position = position = position or Position()
         self.evaluations = Evaluations(evaluation, config, position, len(data), console, log)
         self._checkpoints = Checkpoints(saver, config.training, position, console.say)
-        self._reports = Reports(lambda step, report: self._checkpoints.heard(step, report.writing), trainer.scaled)
+        self._reports = Reports(lambda step, report: self._checkpoints.take_report(step, report.writing), trainer.scaled)
         self._profile = Profile(config.run, trainer.rank, console)
         self._stop, self._began_at, self._meter = StopRequest(), position.step, Throughput(config.training.benchmark_warmup_steps)
         self._limit = steps_in_all(config.training, len(data))
@@ -158,7 +158,7 @@ class Training:
             raise Stopped(signum, f"{after}; nothing is saved, there is no --save_checkpoint_path", reason)
         self._save(best=False, wait=True)
         again = "" if self._config.training.resume == "auto" else " with --resume auto"
-        raise Stopped(signum, f"{after}, which is saved; to go on, run the same command{again}", reason)
+        raise Stopped(signum, f"{after}, which is saved; to resume, run the same command{again}", reason)
 
     def _report(self, time_left: str) -> None:
         self._reports.read()

@@ -56,7 +56,7 @@ class Reports:
     """The reports of a run's steps, read only after the device has finished them, so that reading does not wait.
 
     Args:
-        heard: called with every step's number (from 0) and report.
+        on_report: called with every step's number (from 0) and report.
         skips: True with a loss scale: a step whose gradients are not finite was skipped and is no error.
 
     Attributes:
@@ -66,8 +66,8 @@ class Reports:
         mean_loss: the mean loss of the steps since `start_again`; NaN before the first.
     """
 
-    def __init__(self, heard: Callable[[int, StepReport], None], skips: bool = False):
-        self._heard, self._skips = heard, skips
+    def __init__(self, on_report: Callable[[int, StepReport], None], skips: bool = False):
+        self._on_report, self._skips = on_report, skips
         self._unread: deque[tuple[int, tf.Tensor]] = deque()
         self._losses: list[float] = []
         self._skipped_in_a_row, self._last_skipped = 0, ""
@@ -96,7 +96,7 @@ class Reports:
                 self._skip(step, report)
             self.stop, self.save_due = self.stop or report.stop, self.save_due or report.save_due
             self.out_of_range += report.out_of_range
-            self._heard(step, report)
+            self._on_report(step, report)
 
     def _skip(self, step: int, report: StepReport) -> None:
         what = "gradients are not finite" if math.isfinite(report.loss) else f"loss is {report.loss}"
@@ -111,8 +111,8 @@ class Reports:
         """Raise NonFiniteLossError where the last `steps` steps (one or more) were all skipped, so the run has not trained."""
         if 0 < steps <= self._skipped_in_a_row:
             raise NonFiniteLossError(
-                f"{self._last_skipped}, and {steps} steps in a row were skipped for it; nothing is saved. Try --loss_scale dynamic or a smaller one, "
-                "--amp_dtype bfloat16, a lower --learning_rate or a longer --warmup_steps"
+                f"{self._last_skipped}, and {steps} steps in a row were skipped for this reason; nothing is saved. Try --loss_scale dynamic or "
+                "smaller, --amp_dtype bfloat16, a lower --learning_rate or a longer --warmup_steps"
             )
 
     def start_again(self) -> None:

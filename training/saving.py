@@ -60,7 +60,7 @@ class Saver:
 class Checkpoints:
     """The checkpoints of a run; at most one is being written at a time.
 
-    Every worker calls `write`, `finish` and `heard` after the same steps.
+    Every worker calls `write`, `finish` and `take_report` after the same steps.
 
     Args:
         saver: begins to write a checkpoint; None for no checkpoints.
@@ -128,7 +128,7 @@ class Checkpoints:
             self._written = self._saving.advance()
             self._waited += time.monotonic() - start
 
-    def heard(self, step: int, writing: bool) -> None:
+    def take_report(self, step: int, writing: bool) -> None:
         """Take the report of step number `step`: whether any worker was still writing. If none was, the checkpoint becomes visible."""
         if self._saving is not None and step >= self._saved_at and not writing:
             self.finish()

@@ -163,4 +163,4 @@ def check_equal(model: ShardedModel, groups: Groups | None = None) -> None:
 
 def _check_shape(checkpoint: Checkpoint, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     if found != wanted:
-        raise CheckpointError(f"{checkpoint.folder}: {name} has shape {list(found)}, the model's is {list(wanted)}")
+        raise CheckpointError(f"{checkpoint.folder}: {name} has shape {list(found)}, the model expects {list(wanted)}")

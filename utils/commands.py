@@ -23,7 +23,7 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
     """
     code, everywhere, kind = 1, False, "error: "
     streams.open_missing()
-    streams.escape_what_cannot_be_said()
+    streams.escape_unencodable()
     try:
         _check_encoding()
         return as_the_signal_ends(main) or 0
@@ -58,7 +58,7 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
 def _check_encoding() -> None:
     """Raise AgreedError where Python does not decode file names as UTF-8; files are named after features, in UTF-8."""
     if (encoding := sys.getfilesystemencoding()) != "utf-8":
-        raise AgreedError(f"the environment (LC_ALL, LANG, PYTHONUTF8) makes Python take file names as {encoding}, not UTF-8; set PYTHONUTF8=1")
+        raise AgreedError(f"the environment (LC_ALL, LANG, PYTHONUTF8) makes Python decode file names as {encoding}, not UTF-8; set PYTHONUTF8=1")
 
 
 def as_the_signal_ends(main: Callable[[], T]) -> T:
@@ -75,7 +75,7 @@ def _of_tensorflow(error: Exception) -> str | None:
     """Return one line for errors of TensorFlow, Horovod or the dynamic loader that are not defects of this program; None for any other."""
     kind = type(error).__name__
     if isinstance(error, ImportError) and "failed to map segment" in str(error):  # loading a library failed: `ulimit -v`, or a folder mounted noexec
-        return f"out of memory, or its folder allows no programs: {error}"
+        return f"out of memory, or the folder of a library is mounted noexec: {error}"
     if kind == "ResourceExhaustedError":
         return f"out of memory: {str(error).splitlines()[0]}"
     if kind == "HorovodInternalError" or "Horovod has been shut down" in str(error):

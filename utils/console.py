@@ -34,7 +34,7 @@ class Console:
     def say(self, text: str) -> None:
         """Print a line."""
         if self.enabled and (fault := _write(sys.stdout, spoken(text, self._names))):
-            self.warn(f"{fault}: nothing more is printed there, the run goes on")
+            self.warn(f"{fault}; nothing more is printed there, the run continues")
 
     def warn(self, text: str) -> None:
         """Print a warning to standard error."""

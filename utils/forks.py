@@ -28,7 +28,7 @@ def check_threads(library: str) -> None:
     """
     if library in _lost:
         raise UserError(
-            f"this process was forked after {library} had begun its threads, which it lacks: it would wait for ever. Start processes by "
+            f"this process was forked after {library} had started its threads, which the fork lacks, so it would wait for ever; start processes by "
             'multiprocessing\'s "spawn" or "forkserver", or fork before a model is loaded or scores'
         )
     _began.add(library)
@@ -52,7 +52,7 @@ class RenewedLock:
         self._lock.release()
 
 
-def _look() -> None:
+def _record_threads() -> None:
     """Record, before a fork, the libraries whose threads run."""
     names = []
     for path in Path("/proc/self/task").glob("*/comm"):
@@ -66,11 +66,11 @@ def _is_of(library: str, name: str, start: str) -> bool:
     return name.startswith(start) and (library != POLARS or name.removeprefix(start).isdigit())
 
 
-def _begin_anew() -> None:
+def _reset_in_child() -> None:
     """Mark the parent's libraries as lost and renew all locks, in the child after a fork."""
     _lost.update(_running | _began)
     for lock in list(_locks):
         lock.renew()
 
 
-os.register_at_fork(before=_look, after_in_child=_begin_anew)
+os.register_at_fork(before=_record_threads, after_in_child=_reset_in_child)

@@ -110,7 +110,7 @@ class RunLog:
             if file:
                 with contextlib.suppress(OSError):
                     file.close()
-            self._warn(f"--log_path {self._path}: {error.strerror}: nothing more is logged, the run goes on")
+            self._warn(f"--log_path {self._path}: {error.strerror}; nothing more is logged, the run continues")
 
     def _line(self, content: Mapping[str, Any]) -> None:
         if self._file is None:

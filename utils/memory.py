@@ -62,7 +62,7 @@ def limit_note() -> str:
     if not (left := list(_left_to_process())) or min(left) >= min([psutil.virtual_memory().available, *_left_in_groups()]):
         return ""
     limits = ", ".join(f"{name} {limit >> 10}" for name, limit in _limits().items() if limit is not None)
-    return f" (of the machine's memory this process may not use more: {limits})"
+    return f" (limited by {limits}, not by the machine's memory)"
 
 
 def device_bytes(local_rank: int) -> int:
@@ -78,7 +78,7 @@ def device_bytes(local_rank: int) -> int:
         free = [free for *_, free in _visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))]
         return int(0.9 * free[local_rank % len(free)] * (1 << 20))
     except (OSError, ValueError, ZeroDivisionError, subprocess.CalledProcessError):
-        raise UserError("the GPU's memory could not be asked for (nvidia-smi); say it with --worker_memory_gb") from None
+        raise UserError("nvidia-smi does not report the GPU's free memory; give it with --worker_memory_gb") from None
 
 
 def _visible(gpus: Sequence[tuple[str, str, int]], words: str | None) -> list[tuple[str, str, int]]:

@@ -110,7 +110,7 @@ class EndedBySignals:
             if self._raised and now < self._raised + AGAIN_S:
                 return
             self._signum, self._came, self._waits = self._signum or signum, now, True
-        if _raises_well(frame) or now > self._came + PATIENCE_S:
+        if _may_raise(frame) or now > self._came + PATIENCE_S:
             self._raise()
         if not self._reminds:
             self._reminds = True
@@ -131,7 +131,7 @@ class EndedBySignals:
         self._reminds = False
 
 
-def _raises_well(frame: FrameType | None) -> bool:
+def _may_raise(frame: FrameType | None) -> bool:
     """Return whether an exception may be raised in this frame at any point."""
     if frame is None:
         return True

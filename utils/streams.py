@@ -48,7 +48,7 @@ def _name(stream: TextIO) -> str:
     return "output"
 
 
-def escape_what_cannot_be_said() -> None:
+def escape_unencodable() -> None:
     """Write characters that an output's encoding lacks as `\\u65e5`: a Japanese path must not end a run whose terminal supports Latin letters only.
 
     Bytes of a path that are not UTF-8, which Python represents by halves of surrogate pairs, are escaped as well.

@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu.estimate
 
-It is to be held against the first profile. Assumed: SGD, `--amp --xla`, one worker; a compiled elementwise chain reads its inputs and writes its
-outputs once; products reach 60% of the data sheet's rate, streams 80% and rows of 512 bytes in random order 65% of its bandwidth; launches, and what
-the host makes the device wait for, take 0.3 ms. Repeated rows are counted like others: caches make them cheaper, atomic additions dearer.
+Compare it with the first profile. Assumptions: SGD, `--amp --xla`, one worker; a compiled elementwise chain reads its inputs and writes its
+outputs once; products reach 60% of the data sheet's rate, streams 80% and rows of 512 bytes in random order 65% of its bandwidth; launches, and waits
+of the device for the host, take 0.3 ms. Repeated rows are counted like others: caches make them cheaper, atomic additions more expensive.
 """
 
 import sys
@@ -19,7 +19,7 @@ from model.shapes import layer_shapes, pair_count
 from utils.config.option import option
 from utils.config.options import ModelConfig
 
-PRODUCTS, STREAM, RANDOM = 0.6, 0.8, 0.65  # shares of the data sheet's figures that are reached
+PRODUCTS, STREAM, RANDOM = 0.6, 0.8, 0.65  # shares of the data sheet's figures that a step reaches
 LAUNCHES_MS = 0.3
 HALF, FLOAT, INT64 = 2, 4, 8  # sizes in bytes
 
@@ -52,7 +52,7 @@ class Work(NamedTuple):
 class EstimateOptions(Options):
     """Estimate."""
 
-    batch_size: int = option(65536, "batch", unit="samples")
+    batch_size: int = option(65536, "batch size", unit="samples")
     num_tables: int = option(26, "categorical features", unit="features")
 
 

@@ -1,10 +1,10 @@
 """Run all checks of a first session on one GPU, in 45 minutes: the device, its traps, the step against the CPU's, speed, checkpoints, Horovod.
 
     ./scripts/gpu_first_run OUT             on a machine with a GPU
-    ./scripts/gpu_first_run OUT --dry       walks through it on a CPU, with small sizes
+    ./scripts/gpu_first_run OUT --dry       rehearses it on a CPU, with small sizes
 
-Every part is a process of its own with a time limit; its result is in OUT as JSON as soon as it has ended, whatever becomes of the later ones. OUT is
-a new folder. After `--minutes` no part is begun any more. The exit code is 1 where a part failed or was not begun.
+Every part is a process of its own with a time limit; when it has ended, its result is written to OUT as JSON, so that a later failure cannot lose it.
+OUT is a new folder. After `--minutes` no further part is started. The exit code is 1 if a part failed or was not started.
 """
 
 import json
@@ -23,38 +23,38 @@ from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError
 
-TAIL = 4000  # a result keeps so many characters of the output's end
+TAIL = 4000  # number of characters of the output's end that a result keeps
 
 
 def main() -> None:
-    """Run all parts. Raises SystemExit with 1 where a part failed or was not begun."""
+    """Run all parts. Raises SystemExit with 1 if a part failed or was not started."""
     parser = Parser(prog="gpu_first_run", description=__doc__)
     parser.add_argument("out", metavar="OUT", help="new folder for the results")
-    parser.add_argument("--dry", action="store_true", help="small sizes, no GPU: to see that all of it works")
-    parser.add_argument("--minutes", type=float, default=45, help="of all parts (default: 45)")
-    parser.add_argument("--only", metavar="PART,PART,…", help="these parts only")
+    parser.add_argument("--dry", action="store_true", help="rehearse with small sizes, without a GPU")
+    parser.add_argument("--minutes", type=float, default=45, help="minutes for all parts (default: 45)")
+    parser.add_argument("--only", metavar="PART,PART,…", help="parts to run (default: all)")
     given = parser.parse_args()
     sizes, only = DRY if given.dry else Sizes(), given.only.split(",") if given.only else None
     out = Path(given.out).absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: is there already; name a new folder")
+        raise UserError(f"{out}: already exists; name a new folder")
     chosen = [command for command in parts(out, sizes) if only is None or command.name in only]
     if only and (unknown := set(only) - {command.name for command in chosen}):
-        raise UserError(f"--only {','.join(sorted(unknown))}: there are {', '.join(command.name for command in parts(out, sizes))}")
+        raise UserError(f"--only {','.join(sorted(unknown))}: expected some of {', '.join(command.name for command in parts(out, sizes))}")
     out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     failed, begun = [], time.monotonic()
     for number, command in enumerate(chosen):
         if time.monotonic() - begun > 60 * given.minutes:
             failed += [command.name]
-            print(f"{command.name}: not begun, the {given.minutes:g} minutes are over", flush=True)
+            print(f"{command.name}: not started, because the {given.minutes:g} minutes (--minutes) are over", flush=True)
             continue
         result = run(command, out, number, {"DLRM_BUILD_FOR": "GPU"} if given.dry and "cpu" not in command.name.lower() else {})
         write(out / f"{number:02}_{command.name}.json", result)
         failed += [command.name] if result["code"] else []
         print(f"{command.name}: {'failed' if result['code'] else 'done'} in {result['seconds']:.1f} s {brief(result['figures'])}", flush=True)
     if failed:
-        print(f"failed or not begun: {', '.join(failed)}; see the files in {out}")
+        print(f"failed or not started: {', '.join(failed)}; see the files in {out}")
         raise SystemExit(1)
 
 

@@ -2,7 +2,7 @@
 
     ./scripts/gpu_graph [CASE ...]
 
-traces the training step of the 4.2-billion-parameter model (its tables cut to a few rows) at batch 65,536 as it is built for a GPU, for every
+It traces the training step of the 4.2-billion-parameter model (its tables cut to a few rows) at batch 65,536 as it is built for a GPU, for every
 optimizer and precision, and the graph of scores; on one worker and on two. It fails where an operation has no GPU kernel, where a tensor of more than
 1 KB is copied between host and device, or where more operations are launched outside the compiled parts than `LIMITS` allows. CASE selects cases by
 name ("sgd, float16").
@@ -86,7 +86,7 @@ def main() -> None:
     world = distributed.join()
     chosen = [case for case in cases(world.size) if not sys.argv[1:] or case.name in sys.argv[1:]]
     if unknown := set(sys.argv[1:]) - {case.name for case in cases(2)}:
-        raise UserError(f"{', '.join(sorted(unknown))}: no such case; there are {'; '.join(case.name for case in cases(2))}")
+        raise UserError(f"{', '.join(sorted(unknown))}: no such case; expected some of {'; '.join(case.name for case in cases(2))}")
     configure_tensorflow(DeviceConfig(cpu=True), 0)
     from benchmarks.gpu.kernels import load
     from benchmarks.gpu.operations import findings
@@ -100,7 +100,7 @@ def main() -> None:
         found = findings(traced(case, world), kernels)
         say(f"| {case.name} | {found.count} | {found.compiled} | {len(found.without_kernel)} | {len(found.transfers)} |")
         wrong += [f"{case.name}: {line}" for line in problems(case, found)]
-    say("\n".join(["", *wrong]) if wrong else "\nnothing is wrong")
+    say("\n".join(["", *wrong]) if wrong else "\nno problems were found")
     if wrong:
         raise SystemExit(1)
 

@@ -2,7 +2,8 @@
 
     python -m benchmarks.gpu.kernels            writes kernels.json; in an environment that has TensorFlow's GPU build
 
-A wheel can list its registry without a device. The table of the operations in use is stored, so that `benchmarks.gpu.graph` does not need that wheel.
+TensorFlow can list its kernels without a device. The kernels of the operations in use are stored, so that `benchmarks.gpu.graph` does not need the
+wheel of the GPU build.
 """
 
 import json
@@ -73,7 +74,7 @@ def main() -> int:
     import tensorflow as tf
 
     if not tf.test.is_built_with_cuda():
-        print(f"TensorFlow {tf.__version__} here has no GPU kernels: python -m pip install tensorflow=={tf.__version__} in an environment of its own")
+        print(f"TensorFlow {tf.__version__} has no GPU kernels: python -m pip install tensorflow=={tf.__version__} in an environment of its own")
         return 1
     operations = set(sys.argv[1:]) | set(json.loads(FILE.read_text())["operations"] if FILE.exists() else ())
     table = {"tensorflow": tf.__version__, "operations": registered(operations)}

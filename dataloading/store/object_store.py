@@ -165,12 +165,12 @@ class StoreFolder:
         """
         from fsspec.callbacks import Callback
 
-        size, said = source.stat().st_size, 0
+        size, reported = source.stat().st_size, 0
 
         def hook(size: int | None, value: int, **_: object) -> None:
-            nonlocal said
-            advance(value - said)
-            said = value
+            nonlocal reported
+            advance(value - reported)
+            reported = value
 
         source.open("rb").close()  # a local file that cannot be read is an OSError, not a failure of the store
         with one_line(f"{self._url}/{name}", "written"):
@@ -179,7 +179,7 @@ class StoreFolder:
             found = self._system.info(self._full(name))["size"]
         if found != size:
             raise DatasetError(f"{self._url}/{name}: has {found:,} bytes in the store, expected {size:,}; another run may have written it")
-        advance(size - said)
+        advance(size - reported)
 
     def remove(self, name: str) -> None:
         """Remove a file. Raises DatasetError if the store fails."""

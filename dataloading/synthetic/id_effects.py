@@ -70,7 +70,7 @@ def id_effects(spec: FeatureSpec, seed: int, draw: np.random.Generator) -> list[
     tables: dict[str, dict[int, float]] = {}
     for feature, ids, some in zip(spec.categorical, drawn, values, strict=True):
         if ids is not None:
-            first = _first_telling(feature, ids)
+            first = _first_informative(feature, ids)
             new = dict(zip(range(first, min(first + HEAD, feature.cardinality)), some.tolist(), strict=False))
             tables[feature.table_name] = new | tables.get(feature.table_name, {})
     return [
@@ -114,11 +114,11 @@ def _drawn(feature: Categorical, seed: int) -> np.ndarray:
     return ids_from_uniforms(uniforms(stream_key(*stream), 0, rows), feature.cardinality, feature.alpha or 0.0)[:, np.newaxis]
 
 
-def _first_telling(feature: Categorical, ids: np.ndarray) -> int:
+def _first_informative(feature: Categorical, ids: np.ndarray) -> int:
     """Return the first id that is not in nearly all rows: ids that long lists always hold carry no information. It is 0 for one id per sample."""
     if feature.hotness == 1:
         return 0
     shares = np.bincount(ids.reshape(-1), minlength=1) / len(ids)
-    telling = np.flatnonzero(shares <= _ALWAYS)
-    first = int(telling[0]) if len(telling) else len(shares)
+    informative = np.flatnonzero(shares <= _ALWAYS)
+    first = int(informative[0]) if len(informative) else len(shares)
     return max(0, min(first, feature.cardinality - HEAD))

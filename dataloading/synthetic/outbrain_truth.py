@@ -35,5 +35,5 @@ def read_truth(folder: Path, displays: np.ndarray) -> Truth | None:
         expected, reached = (float(held[name].cast(pl.Float64).mean() or 0) for name in ("expected_ap", "reached_ap"))
         generated = {name: drawn[name] for name in ("displays", "rows", "seed", "signal")}
     except (ValueError, KeyError, TypeError, OSError, pl.exceptions.PolarsError) as error:
-        raise DatasetError(f"{folder / TRUTH_ROWS}: not what dataloading.generate_outbrain writes ({' '.join(str(error).split())[:120]})") from None
+        raise DatasetError(f"{folder / TRUTH_ROWS}: not a file of dataloading.generate_outbrain ({' '.join(str(error).split())[:120]})") from None
     return Truth(held.height, expected, reached, generated)

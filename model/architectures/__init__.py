@@ -32,6 +32,6 @@ def register(interaction: str, architecture: Architecture) -> None:
         ValueError: the value exists already.
     """
     if interaction in _TABLE:
-        raise ValueError(f"--interaction {interaction} is there already")
+        raise ValueError(f"--interaction {interaction}: already exists; choose another name")
     _TABLE[interaction] = architecture
     INTERACTIONS.append(interaction)

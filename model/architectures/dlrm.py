@@ -70,10 +70,10 @@ class DlrmArchitecture(Architecture):
         if num_numerical and config.bottom_mlp_dims[-1] != widths[0]:
             shown = ",".join(map(str, config.bottom_mlp_dims))
             raise UserError(
-                f"--bottom_mlp_dims {shown}: the last width must be {widths[0]}, as the tables have; the dot interaction takes products of both"
+                f"--bottom_mlp_dims {shown}: the last width must be {widths[0]}, the width of the tables, because the dot interaction multiplies both"
             )
         if not num_numerical and num_categorical < 2:
-            raise UserError("--interaction dot: one categorical feature and no numerical ones make no pair; --interaction cat takes them")
+            raise UserError("--interaction dot: one categorical feature and no numerical ones, expected at least two vectors; use --interaction cat")
 
     def native_shape(self, config: ModelConfig) -> InteractionShape:
         """See `Architecture.native_shape`."""

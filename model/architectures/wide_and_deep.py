@@ -73,7 +73,7 @@ class WideAndDeepArchitecture(Architecture):
         for name in (*(table.name for table in tables), *(feature.name for feature in features)):
             wide = wide_name(name)
             if any(wide in (other.name, other.table) for other in features):
-                raise UserError(f"feature {wide}: has the name of the linear part's table of {name}; rename it")
+                raise UserError(f"feature {wide}: has the same name as the linear part's table of {name}; rename the feature")
         deep = tuple(replace(table, initializer=GLOROT_NORMAL) if table.initializer == UNIFORM else table for table in tables)
         flat = (
             replace(
@@ -93,7 +93,7 @@ class WideAndDeepArchitecture(Architecture):
             return None
         return (
             f"the linear part averages the rows of {averaged[0]}{' and others' if len(averaged) > 1 else ''}, as it did when the checkpoint was "
-            f"trained (--wide_pooling {OF_FEATURE}); a model trained anew adds them up, as published"
+            f"trained (--wide_pooling {OF_FEATURE}); a new model sums them, as published"
         )
 
     def reads(self, weight: str) -> tuple[int, tuple[str, ...]] | None:

@@ -135,7 +135,7 @@ class DistributedEmbedding(keras.layers.Layer):
             ValueError: there are other workers, or the number of ids is wrong, see `whole_vectors`.
         """
         if self.world.size > 1:
-            raise ValueError(f"the model is called in a process alone, there are {self.world.size} workers; dlrm.py trains and evaluates on several")
+            raise ValueError(f"the model can be called only in a single process, there are {self.world.size} workers; use dlrm.py with several")
         return self._shaped(whole_vectors(self.shards, self.placement.table_of, ids_of(self.placement), ids, self._compute_dtype))
 
     def _look_up(self, ids: tf.Tensor) -> tf.Tensor:

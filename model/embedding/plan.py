@@ -223,7 +223,7 @@ def as_table(plan: dict) -> str:
     if plan["replicated"]:
         lines.append(f"replicated on every worker: {', '.join(plan['replicated'])}")
     if plan["beyond_32_bits"]:
-        lines.append(f"tables of more than 2^31 elements on a worker, whose rows a GPU numbers by 64 bits: {', '.join(plan['beyond_32_bits'])}")
+        lines.append(f"tables of more than 2^31 elements on a worker, whose rows a GPU indexes by 64 bits: {', '.join(plan['beyond_32_bits'])}")
     return "\n".join(lines)
 
 

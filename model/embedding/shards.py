@@ -66,12 +66,12 @@ class Placement:
             object.__setattr__(self, "features", tuple(Feature(table.name, table.name, table.name) for table in self.tables))
         names = {table.name for table in self.tables}
         if len(names) < len(self.tables):
-            raise ValueError("tables: two have one name")
+            raise ValueError("tables: two tables have the same name")
         for feature in self.features:
             if feature.table not in names:
                 raise ValueError(f"feature {feature.name}: no table is named {feature.table}")
         if len({(feature.source, feature.hotness) for feature in self.features}) > self.num_sources:
-            raise ValueError("features: two of one source differ in their hotness")
+            raise ValueError("features: two features of the same source differ in hotness")
 
     @property
     def rows(self) -> tuple[int, ...]:

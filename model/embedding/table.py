@@ -29,7 +29,7 @@ class Table:
 
     def __post_init__(self):
         if self.rows < 1 or self.dim < 1:
-            raise ValueError(f"table {self.name}: expected one row and one column or more, received {self.rows} x {self.dim}")
+            raise ValueError(f"table {self.name}: expected at least one row and one column, received {self.rows} x {self.dim}")
         if self.initializer not in INITIALIZERS:
             raise ValueError(f"table {self.name}: initializer {self.initializer!r}, expected one of {', '.join(INITIALIZERS)}")
 
@@ -50,7 +50,9 @@ class Feature:
 
     def __post_init__(self):
         if self.hotness < 1 or self.pooling not in (SUM, MEAN):
-            raise ValueError(f"feature {self.name}: expected one id or more, {SUM} or {MEAN}, received {self.hotness}, {self.pooling!r}")
+            raise ValueError(
+                f"feature {self.name}: expected a hotness of at least 1 and pooling {SUM} or {MEAN}, received {self.hotness}, {self.pooling!r}"
+            )
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def new_on_device(rows: int, columns: int, fill: RowFiller, make_variable: Calla
                 pending.append((following, pool.submit(made, following)))
     # TensorFlow's kernels once counted elements in 32 bits, so check the end of the table.
     if rows and not np.array_equal(read_rows(variable, start, rows), chunk):
-        raise RuntimeError(f"table of [{rows}, {columns}]: its last rows are not those that were written")
+        raise RuntimeError(f"table of [{rows}, {columns}]: the last rows read back differ from the rows written")
     return variable
 
 

@@ -199,5 +199,5 @@ def _rows_one_by_one(path: Source, block: TextBlock, skip_bad_lines: bool, form:
             raise DatasetError(f"{path}: {faults[0]}; --bad_lines skip leaves such lines out")
     frame = parsed(b"\n".join([*good, b""]), len(good), form) if good else pl.DataFrame(schema=form.typed)
     if frame is None:
-        raise RuntimeError(f"{path}: lines {block.lines[0]} to {block.lines[-1]} pass the check of each line and not that of the block")
+        raise RuntimeError(f"{path}: lines {block.lines[0]} to {block.lines[-1]} pass the check of each line but not the check of the block")
     return LogBlock(frame, lines, tuple(faults))

@@ -1,8 +1,8 @@
-"""Raw Criteo click logs to a tf_raw dataset.
+"""Conversion of raw Criteo click logs to a tf_raw dataset.
 
     python -m preproc.criteo --train day_0.gz day_1.gz --test day_2.gz --dst criteo_t15 --frequency_threshold 15
 
-    # the same bytes by a Spark cluster (docs/preprocessing.md)
+    # the same dataset, made by a Spark cluster (docs/preprocessing.md)
     python -m preproc.criteo --engine spark --spark_master spark://HOST:7077 --train day_0 --test day_1 --dst criteo_t15 --frequency_threshold 15
 
     # the ids of that dataset for the days that follow, so that a model trained on it can score them
@@ -73,7 +73,9 @@ def make_dataset(options: Options, progress: Progress) -> str:
     known = options.vocabulary and known_vocabularies(options.vocabulary, options.form.categorical)
     transform = _transform(options, known)
     if options.leak:
-        print(f"{NAME}: warning: --dictionary_days all: values of test rows are in the dictionaries, which flatters the model", file=sys.stderr)
+        print(
+            f"{NAME}: warning: --dictionary_days all: values of test rows are in the dictionaries, so test scores are too optimistic", file=sys.stderr
+        )
 
     with Staging(options.target.staging or options.destination, options.splits, progress) as staging, _spark(options, staging) as spark:
         progress.start(staging.folder)
@@ -138,8 +140,8 @@ def _transform(options: Options, known: KnownVocabularies | None) -> str:
         return options.transform
     if options.transform not in (None, known.numerical_transform):
         raise DatasetError(
-            f"--numerical_transform {options.transform}: --vocabulary {options.vocabulary} has {known.numerical_transform}, and a model of one reads "
-            "nothing of the other; drop the flag"
+            f"--numerical_transform {options.transform}: --vocabulary {options.vocabulary} was made with {known.numerical_transform}, and a model "
+            "trained on one cannot score the other; drop the flag"
         )
     return known.numerical_transform
 

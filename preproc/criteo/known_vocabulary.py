@@ -40,7 +40,7 @@ class KnownVocabularies:
         found = pl.scan_parquet(path, glob=False)
         first = found.head(1).collect()
         if dict(first.schema) != _COLUMNS or found.select(pl.len()).collect().item() != rows or (rows and first["id"][0] != 1):
-            raise DatasetError(f"{path}: expected {rows:,} values with the ids from 1 on, as preproc.criteo writes them; is it another's?")
+            raise DatasetError(f"{path}: expected {rows:,} values with ids from 1, as preproc.criteo writes them; is it a file of another dataset?")
         return found
 
     def rows(self, feature: str) -> int:
@@ -78,7 +78,7 @@ def known_vocabularies(folder: Path, categorical: tuple[str, ...]) -> KnownVocab
     spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml", "--vocabulary")
     names = tuple(feature.name for feature in spec.categorical)
     if spec.metadata.get("source") != "criteo" or not isinstance(spec.metadata.get("numerical_transform"), str):
-        raise DatasetError(f"--vocabulary {folder}: its metadata do not say that preproc.criteo wrote it; expected such a dataset")
+        raise DatasetError(f"--vocabulary {folder}: its metadata do not name preproc.criteo; expected a dataset that preproc.criteo wrote")
     if names != categorical:
         raise DatasetError(
             f"--vocabulary {folder}: has {len(names)} categorical features, {names[0]} to {names[-1]}; expected the {len(categorical)} of the logs, "
@@ -86,7 +86,7 @@ def known_vocabularies(folder: Path, categorical: tuple[str, ...]) -> KnownVocab
         )
     for name in names:
         if stored_vocabulary(spec, name) is None:
-            raise DatasetError(f"{_path(spec, name)}: no such file; expected the values of the feature's ids")
+            raise DatasetError(f"{_path(spec, name)}: no such file; expected the vocabulary of the feature")
     return KnownVocabularies(spec)
 
 

@@ -141,18 +141,18 @@ def parse(argv: Sequence[str] | None, description: str) -> Options:
 def _parser(description: str) -> Parser:
     parser = Parser(prog=f"python -m {NAME}", description=description)
     add = parser.add_argument
-    log = "tab-separated fields, no header; plain, gzip or zstd, told by the content; files, and URLs of object stores"
+    log = "tab-separated fields, no header; plain, gzip or zstd, detected by the content; files, or URLs of object stores"
     add("--train", nargs="+", metavar="DAY", help=f"log files of the training split, in order: 40 {log}")
-    add("--valid", nargs="+", metavar="DAY", help="log files of a valid split, by which models are chosen; same form")
+    add("--valid", nargs="+", metavar="DAY", help="log files of the valid split, for choosing models; same form")
     add("--test", nargs="+", metavar="DAY", help="log files of the test split, in order; same form")
-    add("--unlabelled", nargs="+", metavar="DAY", help=f"log files without the label, of rows to be scored: they become the split {NEW}")
-    add("--halve_test", action="store_true", help="cut the last day of --test in two, as NVIDIA does: its first half is test, its second valid")
+    add("--unlabelled", nargs="+", metavar="DAY", help=f"log files of rows to be scored, without the label; they form the split {NEW}")
+    add("--halve_test", action="store_true", help="halve the last day of --test, as NVIDIA does: the first half is test, the second valid")
     add(
         "--dst",
         type=folder_or_url,
         required=True,
         metavar="FOLDER|URL",
-        help="folder of the dataset, which needs free space for it and for staging files; or one of an object store (s3://…), with --staging",
+        help="folder of the dataset, with free space for it and for staging files; or a folder in an object store (s3://…), with --staging",
     )
     add(
         "--frequency_threshold",
@@ -166,21 +166,26 @@ def _parser(description: str) -> Parser:
         help="log: log(x + 3), and 0 where x is missing or below -2; none: x, and 0 where it is missing, an error beyond ±65504 (default: log, or "
         "that of --vocabulary)",
     )
-    add("--num_numerical", type=_natural, default=13, metavar="M", help="integers a line (default: %(default)s)")
-    add("--num_categorical", type=_positive, default=26, metavar="F", help="categorical values a line (default: %(default)s)")
-    add("--output_ordering", choices=ORDERINGS, default=INPUT, help="of the training rows: that of the logs, random within each day, or random")
-    add("--seed", type=_natural, metavar="N", help="of --output_ordering (default: 0)")
-    add("--vocabulary", type=Path, metavar="DATASET", help="a dataset of this command: its ids hold, and values that it lacks get id 0")
-    add("--extend_vocabulary", action="store_true", help="with --vocabulary: new values of the training days get ids behind the old ones")
+    add("--num_numerical", type=_natural, default=13, metavar="M", help="number of integers a line (default: %(default)s)")
+    add("--num_categorical", type=_positive, default=26, metavar="F", help="number of categorical values a line (default: %(default)s)")
+    add(
+        "--output_ordering",
+        choices=ORDERINGS,
+        default=INPUT,
+        help="order of the training rows: that of the logs, random within each day, or random (default: %(default)s)",
+    )
+    add("--seed", type=_natural, metavar="N", help="seed of --output_ordering (default: 0)")
+    add("--vocabulary", type=Path, metavar="DATASET", help="existing dataset of this command whose ids are used; values that it lacks get id 0")
+    add("--extend_vocabulary", action="store_true", help="append the training days' new values to those of --vocabulary")
     add(
         "--dictionary_days",
         choices=("train", ALL),
         default="train",
-        help="days that dictionaries are made from; all lets the test rows leak into them, as NVIDIA's does, for comparison (default: train)",
+        help="days from which dictionaries are made; all leaks the test rows into them, as NVIDIA's does, for comparison (default: train)",
     )
     add("--bad_lines", choices=("error", "skip"), default="error", help="stop at a malformed line, or leave it out and report it (default: error)")
-    add("--resume", action="store_true", help="go on where such a run ended early, and keep what is complete should this one end early, too")
-    add("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
+    add("--resume", action="store_true", help="continue an interrupted run of the same command, and keep completed stages if this run is interrupted")
+    add("--overwrite", action="store_true", help="replace an existing dataset in the folder (default: refuse)")
     add(
         "--block_bytes",
         type=_positive,
@@ -196,22 +201,22 @@ def _check_together(given: argparse.Namespace) -> None:
     """Raise UserError for flags that conflict, or that lack another one."""
     frozen = given.vocabulary is not None and not given.extend_vocabulary
     if given.extend_vocabulary and given.vocabulary is None:
-        raise UserError("--extend_vocabulary needs --vocabulary: the dataset whose values come first")
+        raise UserError("--extend_vocabulary needs --vocabulary, the dataset to extend")
     if given.train is None and not frozen:
-        why = "--extend_vocabulary takes new values from it" if given.extend_vocabulary else "only --vocabulary does without"
-        raise UserError(f"--train is missing: the log files of the training days; {why}")
+        why = "--extend_vocabulary takes new values from them" if given.extend_vocabulary else "only runs with --vocabulary need none"
+        raise UserError(f"--train is missing; give the log files of the training days ({why})")
     if given.test is None and given.vocabulary is None:
-        raise UserError("--test is missing: the log files of the test days")
+        raise UserError("--test is missing; give the log files of the test days")
     if not (given.train or given.valid or given.test or given.unlabelled):
-        raise UserError("--train, --valid, --test and --unlabelled are missing: expected log files of one of them")
+        raise UserError("--train, --valid, --test and --unlabelled are missing; give log files for at least one of them")
     if given.frequency_threshold is None and not frozen:
-        raise UserError("--frequency_threshold is missing: how often a value has to occur to get an id; 0 keeps all")
+        raise UserError("--frequency_threshold is missing; give the number of occurrences from which a value gets an id (0 keeps all)")
     if given.halve_test and (given.test is None or given.valid):
-        raise UserError(f"--halve_test: {'--valid is given too; drop one of them' if given.valid else '--test is missing, whose last day is cut'}")
+        raise UserError(f"--halve_test: {'--valid is given too; drop one of them' if given.valid else '--test is missing, whose last day is halved'}")
     if given.output_ordering != INPUT and given.train is None:
-        raise UserError(f"--output_ordering {given.output_ordering}: --train is missing, whose rows are brought into that order")
+        raise UserError(f"--output_ordering {given.output_ordering}: --train is missing, whose rows would be put into that order")
     if given.dictionary_days == ALL and frozen:
-        raise UserError("--dictionary_days all: with --vocabulary no dictionary is made, unless --extend_vocabulary; drop the flag")
+        raise UserError("--dictionary_days all: no dictionary is made with --vocabulary but without --extend_vocabulary; drop the flag")
 
 
 def _logs(given: Sequence[str]) -> list[Source]:

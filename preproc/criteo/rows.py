@@ -58,7 +58,7 @@ def transformed(log: object, rows: LogBlock, names: Sequence[str], transform: st
         # An error with --bad_lines skip, too: the line is well-formed, and large values are too common to be dropped silently.
         row, name, value = found
         where = f"{log}: line {rows.lines[row]}: field {rows.frame.columns.index(name) + 1} ({name})"
-        raise DatasetError(f"{where} is {value}, expected at most ±{numerical.FLOAT16_MAX}, what float16 holds; use --numerical_transform log")
+        raise DatasetError(f"{where} is {value}, expected at most ±{numerical.FLOAT16_MAX}, the range of float16; use --numerical_transform log")
     return numerical.unchanged(numbers)
 
 

@@ -18,7 +18,7 @@ def check_cross(dense: Mapping[str, Weight], layers: int, width: int, folder: Pa
     rank = first.values.shape[-1] if first and first.values.ndim else 0
     for i in range(layers):
         if full := dense.get(f"cross/{i}/w/kernel"):
-            raise UserError(f"{full.place}: a cross layer of full rank; expected two kernels, of --cross_layer_projection_dim columns and rows")
+            raise UserError(f"{full.place}: a cross layer of full rank; expected two kernels, with --cross_layer_projection_dim columns and rows")
         for name, shape in {"v/kernel": [width, rank], "u/kernel": [rank, width], "u/bias": [width]}.items():
             if (weight := dense.get(f"cross/{i}/{name}")) is None:
                 raise UserError(f"{folder}: cross layer {i} lacks one of its kernels or its bias; expected a checkpoint of NVIDIA's DCNv2")
@@ -74,10 +74,10 @@ def check_tables(tables: Sequence[Sequence[Weight]], spec: FeatureSpec, one_widt
                 raise UserError(f"{part.place}: shape {list(part.values.shape)}, expected [rows, {dim or 'columns'}]{same}")
         rows, known = sum(len(part.values) for part in parts), f"feature {feature.name} has cardinality {feature.cardinality}"
         if rows != feature.cardinality:
-            raise UserError(f"{parts[0].place}: {rows} rows, {known} in {spec.path}; {OTHER_DATASET}")
+            raise UserError(f"{parts[0].place}: {rows} rows, but {known} in {spec.path}; {OTHER_DATASET}")
         if feature.embedding_dim not in (None, dim):
             known = f"feature {feature.name} has embedding_dim {feature.embedding_dim} in {spec.path}"
-            raise UserError(f"{parts[0].place}: {dim} columns, {known}; write {dim} there, the data stay as they are")
+            raise UserError(f"{parts[0].place}: {dim} columns, but {known}; write {dim} there (the data need no change)")
         widths.append(dim)
     return tuple(widths)
 
@@ -89,8 +89,10 @@ def check_lookups(spec: FeatureSpec, means: bool = False) -> None:
     """
     for feature in spec.categorical:
         if feature.table_name != feature.name:
-            raise UserError(f"{spec.path}: feature {feature.name} is looked up in table {feature.table}; NVIDIA's features have one each, drop table")
+            raise UserError(
+                f"{spec.path}: feature {feature.name} uses the table {feature.table}, but each feature of NVIDIA's models has its own; remove table"
+            )
         if feature.pooling != SUM and not means:
             raise UserError(
-                f"{spec.path}: feature {feature.name} has pooling {feature.pooling}; NVIDIA's DLRM and DCNv2 add vectors up, drop pooling"
+                f"{spec.path}: feature {feature.name} has pooling {feature.pooling}, but NVIDIA's DLRM and DCNv2 sum vectors; remove pooling"
             )

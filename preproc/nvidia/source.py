@@ -13,7 +13,7 @@ from dataloading.feature_spec import FeatureSpec
 from utils.config.options import CROSS
 from utils.errors import UserError
 
-OTHER_DATASET = "give the dataset of the training (--dataset_path, --feature_spec)"
+OTHER_DATASET = "give the dataset that it was trained on (--dataset_path, --feature_spec)"
 _VARIABLE = re.compile(r"(bottom_mlp|top_mlp)(?:_layers)?/(\d+)/(kernel|bias)/\.ATTRIBUTES/VARIABLE_VALUE")
 _CROSS_VARIABLE = re.compile(r"interact_op/cross_layers/(\d+)/_dense(_u|_v|)/(kernel|bias)/\.ATTRIBUTES/VARIABLE_VALUE")
 _CROSS_PARTS = {"_u": "v", "_v": "u", "": "w"}  # their U is `[d, r]` and comes first, as our V does; W is a layer of full rank
@@ -54,12 +54,12 @@ def open_source(folder: Path, spec: FeatureSpec, dot_interaction: str | None) ->
     dense = {"{}/{}/{}".format(*match.groups()): _load(path) for match, path in _matching(folder, _DENSE_FILE)}
     if not dense:
         raise UserError(
-            f"{folder}: no checkpoint of NVIDIA's DLRM or DCNv2: neither the folders dense and sparse nor bottom_mlp_layer_0_kernel.npy are there; "
-            "nor of its Wide & Deep, with a file ckpt-N.index"
+            f"{folder}: holds no checkpoint of NVIDIA's models; expected the folders dense and sparse or a file bottom_mlp_layer_0_kernel.npy (DLRM, "
+            "DCNv2), or a file ckpt-N.index (Wide & Deep)"
         )
     if dot_interaction is None:
         which = "custom_cuda (that application's default) or tensorflow"
-        raise UserError(f"{folder}: an older checkpoint, which does not say its interaction; give --dot_interaction as in training: {which}")
+        raise UserError(f"{folder}: an older checkpoint, which does not record its interaction; give --dot_interaction as in training: {which}")
     tables, order = _open_tables(folder, spec), range(len(spec.categorical))
     if any(match[2] for match, _ in _matching(folder, _TABLE_FILE)):  # before distributed embeddings, the largest table came first
         order = sorted(order, key=lambda i: -spec.cardinalities[i])
@@ -74,14 +74,14 @@ def _open_current(folder: Path, spec: FeatureSpec, dot_interaction: str | None) 
     if dot_interaction and interaction != f"dot_{dot_interaction}":
         raise UserError(f"--dot_interaction {dot_interaction}: {folder}/dense/config.json says {interaction}; drop the flag")
     if numerical != len(spec.numerical):
-        raise UserError(f"{folder}/dense/config.json: {numerical} numerical features, the dataset has {len(spec.numerical)}; {OTHER_DATASET}")
+        raise UserError(f"{folder}/dense/config.json: {numerical} numerical features, but the dataset has {len(spec.numerical)}; {OTHER_DATASET}")
     concatenated = sparse.get("concat_embedding") is True and sparse.get("categorical_cardinalities") == list(spec.cardinalities)
     tables = _open_tables(folder / "sparse", spec, sparse if concatenated else None)
     weights = read_tensorflow(folder / "dense" / "dense", "of the dense layers", _our_name)
     layers = len({name.split("/")[1] for name in weights if name.startswith("cross/")})
     expected = dense.get("num_cross_layers") if interaction == CROSS else 0
     if layers != expected or (interaction == CROSS and not layers):
-        found = f"{folder}/dense/config.json: interaction {interaction} with {expected} cross layers, dense holds the weights of {layers}"
+        found = f"{folder}/dense/config.json: interaction {interaction} with {expected} cross layers, but dense holds the weights of {layers}"
         raise UserError(f"{found}; expected the same number, and with {CROSS} at least 1")
     return Source(weights, tables, range(len(tables)), bottom_first=True, cross_layers=layers)
 
@@ -104,7 +104,7 @@ def _open_tables(folder: Path, spec: FeatureSpec, concatenated: Mapping[str, Any
         if len(apart) < count:
             return _concatenated([found[i, 0] for i in range(len(found))], apart, spec)
     if (last := max(found, default=(0, 0)))[0] >= count:
-        raise UserError(f"{found[last].place}: one table too many, the dataset has {count} categorical features; {OTHER_DATASET}")
+        raise UserError(f"{found[last].place}: one table too many, since the dataset has {count} categorical features; {OTHER_DATASET}")
     tables = []
     for i, feature in enumerate(spec.categorical):
         tables.append([weight for (number, _), weight in sorted(found.items()) if number == i])
@@ -127,7 +127,9 @@ def _tables_apart(sizes: np.ndarray, config: Mapping[str, Any], folder: Path) ->
     order = np.argsort(sizes, kind="stable")
     on_gpu = int(np.count_nonzero(np.cumsum(sizes[order]) <= limit * gigabyte))
     if 0 < on_gpu < len(sizes) and sizes[order[on_gpu - 1]] == sizes[order[on_gpu]]:  # their sort is not stable: the order of equal sizes is unknown
-        raise UserError(f"{folder}: --concat_embedding put some of several tables of {sizes[order[on_gpu]]} bytes apart; which is not known")
+        raise UserError(
+            f"{folder}: --concat_embedding left some of several tables of {sizes[order[on_gpu]]} bytes on the CPU; the checkpoint does not say which"
+        )
     return sorted(map(int, order[on_gpu:]))
 
 
@@ -137,7 +139,7 @@ def _concatenated(files: Sequence[Weight], apart: Sequence[int], spec: FeatureSp
     expected = [sum(spec.cardinalities[i] for i in together), *(spec.cardinalities[i] for i in apart)]
     if (found := [len(file.values) if file.values.ndim else 0 for file in files]) != expected:
         by = f"by --concat_embedding for tables of {', '.join(map(str, spec.cardinalities))} rows"
-        raise UserError(f"{files[0].place} and on: {found} rows, expected {expected} {by}; {OTHER_DATASET}")
+        raise UserError(f"{files[0].place} and the files after it: {found} rows, expected {expected} {by}; {OTHER_DATASET}")
     tables, start = dict(zip(apart, files[1:], strict=True)), 0
     for i in together:
         tables[i] = Weight(files[0].place, files[0].values[start : start + spec.cardinalities[i]])
@@ -160,7 +162,7 @@ def _load(path: Path) -> Weight:
     try:
         return Weight(str(path), np.load(path, mmap_mode="r"))
     except (ValueError, EOFError) as error:
-        raise UserError(f"{path}: not a whole NumPy file: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path}: not a complete NumPy file: {' '.join(str(error).split())}") from None
 
 
 def read_tensorflow(prefix: Path, what: str, our_name: Callable[[str], str | None]) -> dict[str, Weight]:

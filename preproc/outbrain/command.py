@@ -1,4 +1,4 @@
-"""The raw files of Outbrain's click prediction to a dataset of the 26 features of Wide & Deep.
+"""Conversion of the raw files of Outbrain's click prediction to a dataset of the 26 features of Wide & Deep.
 
     python -m preproc.outbrain --src RAW --dst DATASET
     python -m preproc.outbrain --src RAW --dst DATASET --seed 1 --bad_lines skip --overwrite
@@ -6,7 +6,7 @@
     python -m preproc.outbrain --engine spark --spark_master spark://HOST:7077 --src RAW --dst DATASET
 
 Clicks are joined with events, promoted content and documents. All displays of the last two days and a fifth of the others are for evaluation (the
-split `test`); rates, views, dictionaries and the ends of scales come from the training rows only. Rows keep the order of the clicks; those of `test`
+split `test`); rates, views, dictionaries and ranges of scales come from the training rows only. Rows keep the order of the clicks; those of `test`
 are in the order of their displays. `python -m dataloading.generate_outbrain` draws raw files. See docs/wide_and_deep.md.
 """
 
@@ -125,13 +125,15 @@ def _check(tally: RunningStatistics) -> None:
         if not rows:
             raise DatasetError(
                 f"the {split} split holds no rows: {sum(tally.rows.values()):,} clicks were read, {tally.missing['displays']:,} of them of displays "
-                "that events.csv lacks, which are for training; --eval_fraction and --eval_from_day say what is held out"
+                "that events.csv lacks, which are always for training; set the rows to hold out with --eval_fraction and --eval_from_day"
             )
         if clicks != displays:
-            _warn(f"the {split} split: {clicks:,} clicks in {displays:,} displays; expected one in each. Ranking metrics leave out those without")
+            _warn(
+                f"the {split} split: {clicks:,} clicks in {displays:,} displays; expected one in each; ranking metrics leave out displays without one"
+            )
     tables = {"displays": "events.csv", "ads": "promoted_content.csv"}
     if missing := [f"{tally.missing[name]:,} rows of {name} that {table} lacks" for name, table in tables.items() if tally.missing[name]]:
-        _warn(f"{' and '.join(missing)} are kept; what is not known of them has the ids and numbers of no value")
+        _warn(f"{' and '.join(missing)} are kept; their unknown features count as missing")
 
 
 def _write(writer: TfRawWriter, staging: StagedClicks, found: Fitted, documents: Documents, tally: RunningStatistics) -> None:
@@ -154,7 +156,7 @@ def _write_dictionaries(dictionaries: Mapping[str, pl.DataFrame], rows: Mapping[
             frame.write_parquet(path)
         digests[name] = asdict(read_vocabulary(path, 0, rows[name])[0])
         if frame.is_empty():
-            _warn(f"feature {name}: no value is kept (--min_events?), every row has id 0")
+            _warn(f"feature {name}: no value is kept, so every row has id 0; is --min_events too high?")
     return digests
 
 
@@ -191,7 +193,7 @@ def _truth(folder: Path, joined: Joined, tally: RunningStatistics) -> dict[str, 
     if truth is None:
         return {}
     if truth.displays != len(displays):
-        _warn(f"{folder / TRUTH_ROWS}: has {truth.displays:,} of the {len(displays):,} displays for evaluation; the best MAP@12 is not known")
+        _warn(f"{folder / TRUTH_ROWS}: has {truth.displays:,} of the {len(displays):,} displays for evaluation, so the best MAP@12 is not known")
         return {}
     best = {"bayes_map_at_12": round(truth.expected, 6), "map_at_12_of_the_true_order": round(truth.reached, 6)}
     return {"generated": truth.generated} | best

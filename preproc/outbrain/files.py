@@ -135,10 +135,10 @@ class RawFiles:
 
     def twice(self, table: str, column: str, value: int, count: int) -> None:
         """Report a duplicate key, of which the first row is kept. Raises DatasetError unless bad lines are skipped."""
-        what = f"{self.paths[table]}: column {column}: {value} stands in several rows"
+        what = f"{self.paths[table]}: column {column}: {value} is in several rows"
         if not self._skip:
-            raise DatasetError(f"{what}, expected one row of each; --bad_lines skip keeps the first of them")
-        print(f"preproc.outbrain: {what}; rows beyond the first of a value, left out: {count}", file=sys.stderr)
+            raise DatasetError(f"{what}, expected one row for each value; --bad_lines skip keeps the first row")
+        print(f"preproc.outbrain: {what}; the first is kept; rows left out: {count}", file=sys.stderr)
         self.bad_lines += count
 
 

@@ -26,8 +26,8 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     add = parser.add_argument
     add("--src", type=Path, required=True, metavar="FOLDER", help="folder of the raw files: clicks_train.csv, events.csv, …; plain, gzip or zstd")
     add("--dst", type=Path, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files")
-    add("--format", choices=FORMATS, default=TF_RAW, help="what to write; both: the TFRecords in its folder tfrecords (default: %(default)s)")
-    add("--num_files", type=whole(1, _MOST), metavar="N", help=f"files of TFRecords of a split (default: {DEFAULT_FILES})")
+    add("--format", choices=FORMATS, default=TF_RAW, help="format to write; both: TFRecords in the dataset's folder tfrecords (default: %(default)s)")
+    add("--num_files", type=whole(1, _MOST), metavar="N", help=f"number of TFRecord files of a split (default: {DEFAULT_FILES})")
     add("--bad_lines", choices=("error", "skip"), default="error", help="stop at a bad row, or leave it out (default: error)")
     add("--block_bytes", type=whole(1, _MOST), default=8 << 20, metavar="N", help="text parsed at once, in bytes (default: %(default)s)")
     add(
@@ -35,17 +35,17 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
         type=Path,
         default=OUTBRAIN_TABLES,
         metavar="FILE",
-        help=f"rows and columns of the tables (default: dataloading/{OUTBRAIN_TABLES.name})",
+        help=f"JSON file with the rows and columns of the tables (default: dataloading/{OUTBRAIN_TABLES.name})",
     )
-    add("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
+    add("--overwrite", action="store_true", help="replace an existing dataset in the folder (default: refuse)")
     add = parser.add_argument_group("split").add_argument
-    add("--eval_fraction", type=share, default=0.2, metavar="X", help="share of the earlier displays for evaluation (default: %(default)s)")
-    _number(add, "--eval_from_day", 11, "from this day on, counted from 0, all are")
-    _number(add, "--seed", 0, "of what is drawn by a hash")
-    add = parser.add_argument_group("thresholds", "of the training rows").add_argument
-    _number(add, "--min_views", 5, "ads and documents shown more often have rates and views")
-    _number(add, "--min_group_views", 10, "publishers, sources, advertisers and campaigns shown more often have rates")
-    _number(add, "--min_events", 10, "countries, states and places of at least so many events have ids")
+    add("--eval_fraction", type=share, default=0.2, metavar="X", help="share of earlier displays held out for evaluation (default: %(default)s)")
+    _number(add, "--eval_from_day", 11, "first day, counted from 0, of which all displays are held out")
+    _number(add, "--seed", 0, "seed of the hash that draws earlier displays")
+    add = parser.add_argument_group("thresholds", "counted in the training rows").add_argument
+    _number(add, "--min_views", 5, "views above which an ad or document gets a click rate and a view count")
+    _number(add, "--min_group_views", 10, "views above which a publisher, source, advertiser or campaign gets a click rate")
+    _number(add, "--min_events", 10, "events from which a country, state or place gets an id")
     add_engine_flags(parser)
     args = parser.parse_strictly(argv)
     args.spark = spark_settings(args, NAME)

@@ -36,7 +36,7 @@ def written_as(form: str, destination: Path, num_files: int | None, overwrite: b
     """
     if form == TF_RAW:
         if overwrite and (old := destination / RECORDS / DEFAULT_FILE_NAME).exists():
-            print(f"{old.parent}: TFRecords of the dataset that is replaced; they stay (--format {BOTH} replaces them, too)", file=sys.stderr)
+            print(f"{old.parent}: keeps the TFRecords of the replaced dataset; --format {BOTH} replaces them, too", file=sys.stderr)
         yield destination
         return
     target = destination if form == TFRECORD else destination / RECORDS

@@ -57,7 +57,7 @@ def _message(path: Path, file: BinaryIO) -> tuple[int, bytes] | None:
         metadata = _exactly(file, struct.unpack("<4xI", start)[0])
         kind, body_bytes = field(metadata, _KIND, "<B"), field(metadata, _BODY_BYTES, "<q")
         if not start.startswith(MARK) or kind > _BATCH or body_bytes < 0:
-            raise ValueError("what stands there is no message of schema, dictionary or batch")
+            raise ValueError("expected a message with a schema, dictionary or batch")
         return kind, start + metadata + _exactly(file, body_bytes)
     except (struct.error, ValueError) as error:
         raise DatasetError(f"{path}: damaged or truncated Arrow stream, before byte {file.tell()}: {error}; fetch or write it again") from None

@@ -79,7 +79,7 @@ def files_of(given: Iterable[str]) -> list[Source]:
             check_utf8(path)
         place = str(path.resolve()) if isinstance(path, Path) else path.identity
         if place in seen:
-            raise DatasetError(f"{path}: is given twice")
+            raise DatasetError(f"{path}: is given twice; give it once")
         seen.add(place)
     return found
 
@@ -125,7 +125,7 @@ def form_of(path: Source, flags: FormFlags) -> Form:
             raise DatasetError(f"{path}: is {what}; expected text in UTF-8, Parquet or Arrow, plain or compressed by gzip or zstd")
     sample = _sample(path)
     if kind is None and sample.split(maxsplit=1)[0][:1] == b"[" and sample.replace(b" ", b"")[1:3].strip()[:1] in (b"{", b"["):
-        raise DatasetError(f"{path}: is one JSON array; expected JSON lines, an object a line (jq -c '.[]' makes them)")
+        raise DatasetError(f"{path}: is one JSON array; expected JSON lines, one object a line (jq -c '.[]' converts it)")
     if kind == JSON_LINES or (kind is None and sample.lstrip()[:1] == b"{"):
         return Form(JSON_LINES)
     lines = [line.decode(errors="replace").rstrip("\r") for line in sample.split(b"\n")[:_SAMPLE_LINES]]
@@ -150,14 +150,14 @@ def header_of(path: Source, form: Form) -> list[str]:
             f"{path}, line 1: byte {error.start + 1}, {error.object[error.start]:#04x}, is not UTF-8; expected text in UTF-8"
         ) from None
     if "\r" in first and '"' not in first:
-        raise DatasetError(f"{path}: its lines end in CR alone; expected LF or CRLF (tr '\\r' '\\n' makes them)")
+        raise DatasetError(f"{path}: its lines end in CR alone; expected LF or CRLF (tr '\\r' '\\n' converts them)")
     found = [name.strip() for name in fields_of(first, form)]
     names = list(form.names or found)
     for i, name in enumerate(names):
         if not name:
-            raise DatasetError(f"{path}, line 1: column {i + 1} has no name; --columns A,B,… gives the names of files without a header")
+            raise DatasetError(f"{path}, line 1: column {i + 1} has no name; expected a header, or --columns A,B,… for files without one")
         if names.index(name) != i:
-            raise DatasetError(f"{path}, line 1: column {name} is named twice; --columns A,B,… gives the names of files without a header")
+            raise DatasetError(f"{path}, line 1: column {name} is named twice; expected unique names, or --columns A,B,… for files without a header")
     return names
 
 

@@ -72,7 +72,7 @@ def _batch_rows(file: BinaryIO) -> list[int]:
         (root,) = struct.unpack_from("<I", message)
         found.append(field(message, _LENGTH, "<q", table_at(message, root, _HEADER)))
     if any(rows < 0 for rows in found):
-        raise ValueError("less than no rows")
+        raise ValueError("a negative number of rows")
     return found
 
 

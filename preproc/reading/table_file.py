@@ -22,7 +22,7 @@ _COMPRESSED = (b"x", b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # zlib, gzip, zstd: firs
 _TEXT = TextForm("a table in text form", 64 << 20)
 _NOTHING = TextBlock(b"", ())
 _BLOCK_ROWS = 1 << 17
-_CHECKED_BYTES = 4 << 20  # quotes are counted in pieces of this size
+_CHECKED_BYTES = 4 << 20  # quotes are counted in blocks of this size
 _SAMPLE_LINES = 1000  # JSON lines from which columns are inferred
 _SAMPLE_BYTES = 4 << 20
 
@@ -99,7 +99,7 @@ class TableFile:
         """
         if self.form.kind in (PARQUET, ARROW):
             if byte_range is not None:
-                raise DatasetError(f"{self.path}: is {self.form.kind}; expected a file of text, of which a byte range can be read")
+                raise DatasetError(f"{self.path}: is {self.form.kind}; expected a text file, which can be read in byte ranges")
             _check_names(self.path, self.names, wanted)
             blocks = _binary_blocks(self.path, self.form, wanted, on_read, row_range)
             yield from (functools.partial(lambda block: block, block) for block in blocks)
@@ -263,7 +263,7 @@ def _json_fault(name: str, value: Any, listed: bool) -> str | None:
     if value is None or kind == ("a list" if listed else "one value"):
         return None
     shown = json.dumps(value, ensure_ascii=False)
-    return f"column {name}: value {shown[:60]!r} is {kind}; expected {'a list, as other lines have' if listed else 'a text or a number'}"
+    return f"column {name}: value {shown[:60]!r} is {kind}; expected {'a list, as in other lines' if listed else 'a text or a number'}"
 
 
 _JSON_KINDS = {dict: "an object", list: "a list"}
@@ -293,18 +293,18 @@ def _fault(line: bytes, form: Form, names: Sequence[str], lists: frozenset[str])
         except ValueError as error:
             return f"not JSON: {_brief(error)}"
         if not isinstance(found, dict):
-            return f"{str(found)[:60]!r} is no object; expected one a line"
+            return f"{str(found)[:60]!r} is no JSON object; expected one a line"
         return next((fault for name, value in found.items() if (fault := _json_fault(name, value, name in lists))), f"{text[:60]!r} cannot be read")
     if form.quote and text.count(form.quote) % 2:
         return (
-            f"a quote is opened and not closed, or the {MOST_LINES:,} lines from it on do not make a row of {len(names)} values; expected quotes "
-            "around values that hold a quote, which is doubled, or a line end (--quote none takes quotes as they are)"
+            f"a quote is opened and not closed, or {MOST_LINES:,} lines do not complete its row of {len(names)} values; expected quotes around "
+            "values with a line end or with a quote, which is doubled (--quote none reads quotes as ordinary text)"
         )
     values = len(fields_of(text, form)) if text else 0
     if values != len(names):
         shown = {"\t": "tabs", " ": "spaces"}.get(form.separator, repr(form.separator))
         return f"{values} values, expected {len(names)} separated by {shown}"
-    return f"{text[:60]!r}: a quote stands inside a value; expected it doubled in a quoted value (--quote none takes quotes as they are)"
+    return f"{text[:60]!r}: a quote inside a value; expected it doubled, and quotes around the value (--quote none reads quotes as ordinary text)"
 
 
 def _holds_nested(text: bytes, frame: pl.DataFrame) -> bool:

@@ -91,7 +91,7 @@ def text_blocks(
     text = b"".join(pending)
     text = _plain(text if text.endswith(b"\n") or not text else text + b"\n", first=line == 1 and whole)
     held = text.rstrip(b"\n")
-    if byte_range is None or len(text) <= len(held) + bool(held) or not _goes_on(path, byte_range[1]):
+    if byte_range is None or len(text) <= len(held) + bool(held) or not _has_line_from(path, byte_range[1]):
         text = held + b"\n" if held else b""
     if text:
         yield _rows(text, line, form.rows, at_end=True)[0]
@@ -129,7 +129,7 @@ def _range_chunks(path: Source, start: int, stop: int, on_read: Callable[[int], 
     """Yield the lines of a plain file that begin in [start, stop), in chunks."""
     with path.open("rb") as file:
         if file.read(4).startswith(_COMPRESSED):
-            raise DatasetError(f"{path}: is compressed; expected a plain file, of which a byte range can be read")
+            raise DatasetError(f"{path}: is compressed; expected a plain file, which can be read in byte ranges")
         file.seek(0)
         if start > 0:
             file.seek(start - 1)  # the byte before, so that a line that begins exactly at `start` is kept
@@ -144,7 +144,7 @@ def _range_chunks(path: Source, start: int, stop: int, on_read: Callable[[int], 
             yield chunk
 
 
-def _goes_on(path: Source, place: int) -> bool:
+def _has_line_from(path: Source, place: int) -> bool:
     """Return True if a line that is not blank begins at or after a place of a plain file."""
     with path.open("rb") as file:
         file.seek(max(place - 1, 0))

@@ -36,17 +36,23 @@ class SparkSettings:
 def add_engine_flags(parser: Parser) -> None:
     """Add --engine and the flags that belong to it."""
     add = parser.add_argument_group("engine").add_argument
-    add("--engine", choices=ENGINES, default=POLARS, help="polars: this machine; spark: a cluster, the same bytes (default: %(default)s)")
+    add(
+        "--engine",
+        choices=ENGINES,
+        default=POLARS,
+        help="polars: this machine; spark: a cluster, with the same result (default: %(default)s)",
+    )
     add(
         "--staging",
         type=Path,
         metavar="FOLDER",
-        help="where what is read waits for its ids, and with a URL as --dst the dataset is made; executors of Spark see it, too (default: --dst)",
+        help="folder for rows until their ids are assigned and, if --dst is a URL, for the dataset until its upload; executors share it "
+        "(default: --dst)",
     )
-    add("--spark_master", metavar="URL", help="local[N], spark://HOST:PORT, yarn or k8s://URL (default: what spark-submit says, else local[*])")
-    add("--spark_conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark; may be given several times")
-    add("--spark_log", type=Path, metavar="FILE", help="where the log of Spark's driver goes (default: nowhere)")
-    add("--spark_wait", type=_seconds, metavar="SECONDS", help="how long the first task may wait for an executor (default: 120)")
+    add("--spark_master", metavar="URL", help="local[N], spark://HOST:PORT, yarn or k8s://URL (default: that of spark-submit, else local[*])")
+    add("--spark_conf", action="append", default=[], metavar="KEY=VALUE", help="Spark setting; may be given several times")
+    add("--spark_log", type=Path, metavar="FILE", help="file for the log of Spark's driver (default: none)")
+    add("--spark_wait", type=_seconds, metavar="SECONDS", help="longest wait of the first task for an executor, in seconds (default: 120)")
 
 
 def spark_settings(given: argparse.Namespace, name: str) -> SparkSettings | None:
@@ -60,12 +66,10 @@ def spark_settings(given: argparse.Namespace, name: str) -> SparkSettings | None
     for setting in given.spark_conf:
         key, equals, value = setting.partition("=")
         if not equals or not key.startswith("spark."):
-            raise UserError(f"--spark_conf {setting}: expected KEY=VALUE with a key of Spark, as in spark.executor.memory=8g")
+            raise UserError(f"--spark_conf {setting}: expected KEY=VALUE with a Spark key, such as spark.executor.memory=8g")
         conf[key] = value
     if given.spark_master and given.spark_master.startswith("sc://"):
-        raise UserError(
-            f"--spark_master {given.spark_master}: Spark Connect has no executors of its own; expected local[N], spark://, yarn or k8s://"
-        )
+        raise UserError(f"--spark_master {given.spark_master}: Spark Connect is not supported; expected local[N], spark://, yarn or k8s://")
     if given.spark_log and not given.spark_log.parent.is_dir():
         raise UserError(f"--spark_log {given.spark_log}: no such folder: {given.spark_log.parent}")
     return SparkSettings(name, given.spark_master, conf, given.spark_log and Path(os.path.abspath(given.spark_log)), given.spark_wait or 120.0)

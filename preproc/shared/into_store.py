@@ -33,7 +33,7 @@ class Destination:
         folder: local folder in which the dataset is made.
         staging: folder for the rows read, until their ids are known; None for a hidden folder inside `folder`.
         url: store folder to which the complete dataset is uploaded, after which `folder` is removed; None if it stays in `folder`.
-        resume: whether an interrupted upload is resumed, and this one can be.
+        resume: whether an interrupted upload is resumed, and this run can be resumed.
     """
 
     folder: Path
@@ -46,12 +46,12 @@ class Destination:
         """Return the destination given by --dst, --staging, --engine and --resume. Raises UserError where these conflict."""
         if not is_url(given.dst) or local_of(given.dst) != given.dst:
             if given.resume and (given.engine == SPARK or given.staging):
-                why = "--engine spark: Spark does lost tasks again by itself" if given.engine == SPARK else "--staging: it goes on in the destination"
+                why = "--engine spark: Spark itself repeats lost tasks" if given.engine == SPARK else "--staging: a resumed run continues in --dst"
                 raise UserError(f"--resume and {why}; drop one of them")
             return cls(Path(local_of(given.dst)), given.staging)
         if given.staging is None:
-            where = "that all executors see" if given.engine == SPARK else "on a disk with the room"
-            raise UserError(f"--dst {shown(given.dst)}: --staging is missing: a folder {where}, in which the dataset is made before it is put there")
+            where = "that all executors share" if given.engine == SPARK else "on a disk with enough space"
+            raise UserError(f"--dst {shown(given.dst)}: --staging is missing; give a folder {where}, in which the dataset is made before its upload")
         name = re.sub(r"[^\w.-]+", "-", shown(given.dst).partition("://")[2]).strip("-.")[-60:]
         number = hashlib.blake2b(given.dst.rstrip("/").encode(), digest_size=4).hexdigest()
         return cls(given.staging / f"{name}-{number}", None, given.dst, given.resume)
@@ -63,7 +63,7 @@ class Destination:
 def folder_or_url(text: str) -> str:
     """Parse --dst, which must not be empty; for argparse's `type`."""
     if not text:
-        raise argparse.ArgumentTypeError("expected a folder, or the URL of one in a store, found ''")
+        raise argparse.ArgumentTypeError("expected a folder, or the URL of a folder in an object store, found ''")
     return text
 
 
@@ -86,11 +86,11 @@ def made(name: str, destination: Destination, make: Callable[[], str], run: Mapp
     if destination.url is None:
         return make()
     folder, resume, store = destination.folder, destination.resume, StoreFolder(destination.url)
-    whole = _goes_on(name, folder, run) if resume else False
+    whole = _is_made(name, folder, run) if resume else False
     if not whole and not overwrite and (folder / DEFAULT_FILE_NAME).exists():
         raise DatasetError(
-            f"{folder} holds a dataset that an earlier run made for {destination}; python -m dataloading.put puts it there (so does --resume, where "
-            "it was this run), --overwrite makes it anew"
+            f"{folder} holds a dataset that an earlier run made for {destination}; upload it with python -m dataloading.put (or with --resume, "
+            "if it was this command), or replace it with --overwrite"
         )
     check_store(store, overwrite, local_files(folder) if whole else ())
     before = read_record(folder)
@@ -101,7 +101,7 @@ def made(name: str, destination: Destination, make: Callable[[], str], run: Mapp
             write_record(folder, (before if whole else {}) | {_RUN: run, _MADE: new})
             put_dataset(folder, store, overwrite, resume)
         except (DatasetError, OSError) as error:
-            raise DatasetError(f"{error}; the dataset is whole in {folder}: the same command with --resume goes on with putting it") from None
+            raise DatasetError(f"{error}; the complete dataset is in {folder}: upload it by the same command with --resume") from None
         except BaseException:
             if not resume:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -140,7 +140,7 @@ def locked(path: Path, folder: Path) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise DatasetError(f"{folder}: another run makes the dataset for this --dst there; wait for it, or choose another --staging") from None
+            raise DatasetError(f"{folder}: another run is making the dataset for this --dst; wait for it, or choose another --staging") from None
         except OSError:  # a file system without locks
             return descriptor
         with suppress(FileNotFoundError):
@@ -149,14 +149,14 @@ def locked(path: Path, folder: Path) -> int:
         os.close(descriptor)  # the run that held the lock has removed this file, so a third run would lock a new one: try again
 
 
-def _goes_on(name: str, folder: Path, run: Mapping[str, Any]) -> bool:
+def _is_made(name: str, folder: Path, run: Mapping[str, Any]) -> bool:
     """Return whether the local folder holds the complete dataset of the same run, which only has to be uploaded."""
     if not (folder / DEFAULT_FILE_NAME).exists():
         return False
     before = read_record(folder).get(_RUN)
     other = "no record" if before is None else difference(before, run)
     if other:
-        print(f"{name}: --resume: the dataset in {folder} is not put, for it was made by a run with {other}", file=sys.stderr)
+        print(f"{name}: --resume: the dataset in {folder} is not uploaded, because it was made by a run with {other}", file=sys.stderr)
         return False
-    print(f"{name}: --resume: goes on with putting the dataset in {folder}", file=sys.stderr)
+    print(f"{name}: --resume: uploads the dataset that an earlier run made in {folder}", file=sys.stderr)
     return True

@@ -25,7 +25,7 @@ _RUN, _PREFIX = "run.json", "done-"
 _PUBLISHING = "publishing"
 _KINDS = {
     "read": "files read",
-    "learned": "what is learned",
+    "learned": "fitted values",
     "vocabulary": "vocabularies",
     "column": "columns",
 }  # kinds of stages, by the first word of their names
@@ -49,7 +49,7 @@ class Progress:
 
     def __init__(self, name: str, command: Mapping[str, Any], sources: Iterable[Source], destination: Path, wanted: bool):
         self._name, self._destination, self._wanted = name, destination, wanted
-        self.run = {"format": FORMAT, "polars": pl.__version__, "command": _plain(command), "files": [_facts(source) for source in sources]}
+        self.run = {"format": FORMAT, "polars": pl.__version__, "command": _plain(command), "files": [_identity(source) for source in sources]}
         self._folder: Path | None = None
 
     def takes(self, folder: Path) -> bool:
@@ -58,7 +58,7 @@ class Progress:
         if before is None:
             return False
         if other := difference(before, self.run):
-            self._say(f"--resume: begins anew, for {folder} was left by a run with {other}")
+            self._say(f"--resume: starts from the beginning, because {folder} was left by a run with {other}")
             return False
         return True
 
@@ -74,7 +74,7 @@ class Progress:
         self._take_back()
         counts = {kind: len(list(folder.glob(f"{_PREFIX}{kind}-*.json"))) for kind in _KINDS}
         done = ", ".join(f"{_KINDS[kind]}{f' {count}' if kind != 'learned' else ''}" for kind, count in counts.items() if count)
-        self._say(f"--resume: goes on in {folder}; done already and not done again: {done or 'nothing'}")
+        self._say(f"--resume: continues in {folder}; already done: {done or 'nothing'}")
 
     def once(self, stage: str, paths: Sequence[Path], work: Callable[[], Value]) -> Value:
         """Run a stage, unless it is done.
@@ -144,7 +144,7 @@ class Progress:
             return
         size = sum(path.lstat().st_size for path in folder.rglob("*"))
         scratch.leave()
-        self._say(f"{folder} is kept ({_human(size)}): the same command goes on from there with --resume; a run without it removes it")
+        self._say(f"{folder} is kept ({_human(size)}): the same command with --resume continues there; a run without --resume removes the folder")
 
     def _take_back(self) -> None:
         """Move back the entries that a run had moved to the destination before it was killed while publishing."""
@@ -180,7 +180,7 @@ def dataset_files(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "feature_spec.yaml", *folder.glob("vocabulary/*.parquet")) if path.is_file())
 
 
-def _facts(source: Source) -> list[Any]:
+def _identity(source: Source) -> list[Any]:
     """Return the identity and version of a source: path, size and modification time of a file."""
     if isinstance(source, Path):
         status = source.stat()
@@ -201,10 +201,10 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     for flag, value in now["command"].items():
         if before["command"].get(flag) != value:
             return f"another {'' if ' ' in flag else '--'}{flag} ({before['command'].get(flag)!r}, now {value!r})"
-    then, here = ({path: facts for path, *facts in run["files"]} for run in (before, now))
+    then, here = ({path: version for path, *version in run["files"]} for run in (before, now))
     for path in then | here:
         if path not in then or path not in here:
-            return f"other files ({path} {'is new' if path in here else 'was one'})"
+            return f"other files ({path} {'is new' if path in here else 'is no longer given'})"
         if then[path] != here[path]:
             return f"other files ({path} has changed)"
     return None if before["files"] == now["files"] else "the files in another order"

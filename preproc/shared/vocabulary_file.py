@@ -1,4 +1,4 @@
-"""Writing of Parquet as a stream: the same rows give the same bytes as a frame in memory, whatever engine made them and whatever their pieces."""
+"""Writing of Parquet as a stream: the same rows give the same bytes as a frame in memory, whatever engine and frames they come from."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ def write_vocabulary(path: Path, frames: Iterable[pl.DataFrame], rows: int, sche
 
     Args:
         path: the file, which is replaced.
-        frames: its values in the order of the ids, in pieces of any size.
+        frames: its values in the order of the ids, in frames of any size.
         rows: number of rows of all frames together.
         schema: schema of each frame.
 
@@ -28,12 +28,12 @@ def write_vocabulary(path: Path, frames: Iterable[pl.DataFrame], rows: int, sche
     groups = num_groups(rows)
     sizes = [rows // groups + (place < rows % groups) for place in range(groups if rows else 0)]
 
-    def pieces(*_) -> Iterator[pl.DataFrame]:
+    def groups_of_rows(*_) -> Iterator[pl.DataFrame]:
         yield schema.to_frame()
         yield from _of_rows(frames, sizes)
 
     with naming(path):
-        register_io_source(pieces, schema=schema).sink_parquet(path)
+        register_io_source(groups_of_rows, schema=schema).sink_parquet(path)
 
 
 def num_groups(rows: int) -> int:

@@ -54,7 +54,7 @@ class SparkEngine:
     def __enter__(self) -> "SparkEngine":
         if ":" in str(self.folder) and _PATTERN.search(str(self.folder)):
             raise UserError(
-                f"{self.folder.parent}: Spark reads no folder with a colon and one of []{{}}*?\\ in its name; choose another one with --staging"
+                f"{self.folder.parent}: Spark cannot read a folder with both a colon and one of []{{}}*?\\ in its name; choose another with --staging"
             )
         self.folder.mkdir()
         with ExitStack() as starting:
@@ -111,7 +111,7 @@ class SparkEngine:
             if isinstance(outcome, Failed):
                 return results, outcome.error
             if not (folder := self.task_folder(name, number)).is_dir():
-                raise UserError(f"{folder}: an executor wrote it, and the driver does not see it; choose a shared folder with --staging")
+                raise UserError(f"{folder}: written by an executor, but the driver does not see it; choose a shared folder with --staging")
             assert isinstance(outcome, Done)  # a task is left out only after one that failed
             results.append(outcome.result)
         return results, None

@@ -8,7 +8,7 @@ _EXECUTOR = re.compile(r"\((?:TID \d+\) \()?([\w.:-]+) executor (\w+)\)")
 _TRACE = "Traceback (most recent call last):"
 _MODULE = re.compile(r"No module named '?([\w.]+)")
 _KILLED = re.compile(r"Python worker exited unexpectedly|exited with code 137|exceeding (?:physical|virtual)? ?memory limits|OOMKilled")
-_PYTHON = "the executors need this Python with the packages of requirements.txt: name it in PYSPARK_PYTHON"
+_PYTHON = "the executors need this Python with the packages of requirements.txt: set PYSPARK_PYTHON to it"
 
 
 def one_line(error: BaseException) -> UserError:
@@ -17,7 +17,7 @@ def one_line(error: BaseException) -> UserError:
     cause = _cause(text).partition(". Consider setting")[0]
     where = _EXECUTOR.search(text)
     at = f" (executor {where[2]} on {where[1]})" if where and where[2] != "driver" else ""
-    return UserError(f"Spark: {cause}{at}{_mend(cause)}")
+    return UserError(f"Spark: {cause}{at}{_advice(cause)}")
 
 
 def start_failure(error: BaseException, master: str, log: str) -> UserError:
@@ -28,7 +28,7 @@ def start_failure(error: BaseException, master: str, log: str) -> UserError:
         text = next((line for line in lines if "Exception" in line or "rror" in line), lines[-1] if lines else text)
     if "All masters are unresponsive" in log or "MASTER_UNRESPONSIVE" in text:
         text = "no master answers there"
-    return UserError(f"Spark did not start on {master}: {_cause(text)}{_mend(text)}; --spark_log FILE keeps all that it says")
+    return UserError(f"Spark did not start on {master}: {_cause(text)}{_advice(text)}; --spark_log FILE keeps Spark's log")
 
 
 def _message(error: BaseException) -> str:
@@ -53,7 +53,7 @@ def _cause(text: str) -> str:
     if found:
         return _plain(found[1])
     lines = [line for line in text.splitlines() if line.strip()]
-    return _plain(lines[0]) if lines else "it says nothing"
+    return _plain(lines[0]) if lines else "no message"
 
 
 def _plain(line: str) -> str:
@@ -61,11 +61,11 @@ def _plain(line: str) -> str:
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?:Exception|Error)\b)", "", " ".join(line.split())).rstrip(".")
 
 
-def _mend(cause: str) -> str:
+def _advice(cause: str) -> str:
     if "unmappable characters" in cause:
-        return "; Java's locale knows ASCII only: LC_ALL=C.UTF-8"
+        return "; Java's locale knows only ASCII: set LC_ALL=C.UTF-8"
     if _KILLED.search(cause):
-        return "; was it killed for want of memory? Give executors more outside of Java (spark.executor.memoryOverhead), or lower --block_bytes"
+        return "; was it killed for lack of memory? Give executors more memory outside Java (spark.executor.memoryOverhead), or lower --block_bytes"
     if (missing := _MODULE.search(cause)) or "PYTHON_VERSION_MISMATCH" in cause or "Cannot run program" in cause:
         return f"; {_PYTHON}" if missing is None else f"; {missing[1]} is missing: {_PYTHON}"
     return ""

@@ -61,8 +61,8 @@ def check_executors(context, run_probes: Callable[[], tuple[list, Exception | No
         found, error = run_probes()
     except UserError as error:
         if re.search("stopped SparkContext|SparkContext was shut down", str(error)):  # by Spark itself, if the master is silent
-            mend = "is it a master of this version of Spark? --spark_log FILE keeps what Spark says"
-            raise UserError(f"{master}: Spark gave up waiting for it; {mend}") from None
+            advice = "is it a master of this version of Spark? --spark_log FILE keeps Spark's log"
+            raise UserError(f"{master}: Spark gave up waiting for this master; {advice}") from None
         if not gave_up.is_set():
             raise
         raise UserError(
@@ -75,7 +75,7 @@ def check_executors(context, run_probes: Callable[[], tuple[list, Exception | No
     for host, python, theirs in found:
         other = [f"{name} {version}, expected {versions()[name]}" for name, version in theirs.items() if version != versions()[name]]
         if other:
-            raise UserError(f"the executor on {host} has {'; '.join(other)} ({python}); name the driver's Python and packages in PYSPARK_PYTHON")
+            raise UserError(f"the executor on {host} has {'; '.join(other)} ({python}); set PYSPARK_PYTHON to one like the driver's")
 
 
 def _give_up(context, wait_s: float, done: threading.Event, gave_up: threading.Event) -> None:

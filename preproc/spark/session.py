@@ -78,15 +78,15 @@ def _check_java(environment: Mapping[str, str]) -> None:
     """Raise UserError if Spark would find no Java, or one that is too old, or if the user has no name, which Java needs."""
     if "PYSPARK_GATEWAY_PORT" in environment:  # started by spark-submit, which runs on Java already
         return
-    mend = f"Spark needs Java {JAVA} or newer: scripts/install --spark, Debian's openjdk-17-jre-headless, or JAVA_HOME"
+    advice = f"Spark needs Java {JAVA} or newer: run scripts/install --spark, install Debian's openjdk-17-jre-headless, or set JAVA_HOME"
     home = environment.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))
     if not java or not os.access(java, os.X_OK):
-        raise UserError(f"--engine spark: {f'JAVA_HOME {home} has no bin/java' if home else 'there is no java on the PATH'}; {mend}")
+        raise UserError(f"--engine spark: {f'JAVA_HOME {home} has no bin/java' if home else 'there is no java on the PATH'}; {advice}")
     said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
     found = re.search(r'version "(?:1\.)?(\d+)', said)
     if not found or int(found[1]) < JAVA:
-        raise UserError(f"--engine spark: {java} is {f'Java {found[1]}' if found else 'of an unknown version'}; {mend}")
+        raise UserError(f"--engine spark: {java} is {f'Java {found[1]}' if found else 'of an unknown version'}; {advice}")
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:

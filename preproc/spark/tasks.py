@@ -112,11 +112,11 @@ def _not_shared(job: Job) -> UserError | None:
     if found == job.token:
         return None
     return UserError(
-        f"{job.folder}: the executor on {socket.gethostname()} does not see what the driver wrote there; expected a folder on a file system "
+        f"{job.folder}: the executor on {socket.gethostname()} does not see the driver's files there; expected a folder on a file system "
         "that all executors share: choose it with --staging"
     )
 
 
 def _not_here(error: FileNotFoundError) -> UserError:
     host = socket.gethostname()
-    return UserError(f"{error.filename}: the executor on {host} finds no such file; logs and --staging must lie where all executors see them")
+    return UserError(f"{error.filename}: the executor on {host} finds no such file; logs and --staging must be where all executors see them")

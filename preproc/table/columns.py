@@ -117,7 +117,7 @@ def plan_of_dataset(spec: FeatureSpec) -> Plan:
     """Return the fitted plan by which another dataset was made. Raises DatasetError where its metadata hold no plan."""
     known = spec.metadata.get(transforms.NAME)
     if spec.metadata.get("source") != transforms.TABLE or not isinstance(known, Mapping):
-        raise DatasetError(f"{spec.path}: has no metadata.transforms of preproc.table; expected a dataset that it wrote (--vocabulary)")
+        raise DatasetError(f"{spec.path}: has no metadata.transforms of preproc.table; expected a dataset that preproc.table wrote (--vocabulary)")
     features = {}
     for name, entry in known.items():
         try:
@@ -141,7 +141,7 @@ def resolved(plan: Plan, where: str = "") -> Plan:
         for column in recipe.columns:
             part = plan.features.get(column)
             if part is not None and (part.gives != IDS or part.buckets is not None or part.kind == CROSS):
-                raise DatasetError(f"{where}feature {name}: {column} has no single text to join; expected categorical features, hours and weekdays")
+                raise DatasetError(f"{where}feature {name}: {column} cannot be part of a cross; expected categorical features, hours or weekdays")
             parts.append(Recipe(CATEGORICAL, (column,)) if part is None else replace(part, frequency_threshold=0, max_ids=None, hash_buckets=None))
         features[name] = replace(recipe, parts=tuple(replace(part, table=None, embedding_dim=None) for part in parts))
     return replace(plan, features=features)
@@ -166,9 +166,9 @@ def checked(plan: Plan, where: str = "") -> Plan:
             raise DatasetError(f"{where}label {error}") from None
         for name, recipe in plan.features.items():
             if column in recipe.inputs:
-                raise DatasetError(f"{where}feature {name}: reads {column}, the label's column, and would know the answer; remove one of them")
+                raise DatasetError(f"{where}feature {name}: reads {column}, the label's column, and so reveals the label; remove one of them")
     if not any(recipe.gives != "numbers" for recipe in plan.features.values()):
-        raise DatasetError(f"{where}no feature is categorical, and the model needs one at least: --categorical COLUMN names it")
+        raise DatasetError(f"{where}no feature is categorical, but the model needs at least one: name it with --categorical COLUMN")
     first: dict[str, tuple[str, Recipe]] = {}
     for name, recipe in plan.features.items():
         if recipe.table is not None:
@@ -176,8 +176,8 @@ def checked(plan: Plan, where: str = "") -> Plan:
             for option in ("frequency_threshold", "max_ids", "hash_buckets"):
                 if getattr(known, option) != getattr(recipe, option):
                     raise DatasetError(
-                        f"{where}feature {name}: {option} is {getattr(recipe, option)}, and {getattr(known, option)} of feature {other}, which has "
-                        f"the same table {recipe.table}; expected the same"
+                        f"{where}feature {name}: {option} is {getattr(recipe, option)}, but {getattr(known, option)} for feature {other}, which "
+                        f"shares the table {recipe.table}; expected the same value"
                     )
     return plan
 

@@ -1,4 +1,4 @@
-"""A table of any shape to a tf_raw dataset, with vocabularies that new rows can be encoded by.
+"""Conversion of a table of any shape to a tf_raw dataset, with vocabularies by which new rows can be encoded.
 
     python -m preproc.table --train events_*.parquet --test last_day.parquet --dst DATASET --label clicked
     python -m preproc.table --train ratings.csv.gz --split_by time --test_fraction 0.1 --dst DATASET --label "rating >= 4" --categorical user,item
@@ -7,7 +7,7 @@
     python -m preproc.table --mode encode --data new_rows.csv --vocabulary DATASET --keep user,item --dst ROWS
     python -m preproc.table --engine spark --spark_master spark://HOST:7077 --train day_*.csv --test last.csv --label clicked --dst DATASET
 
-Columns are numbers, ids, lists, times; what they are is inferred and written to columns.yaml in the dataset, which can be edited and passed back
+Columns hold numbers, ids, lists or times. Their types are inferred and written to columns.yaml in the dataset, which can be edited and passed back
 (--config). Nothing is learned from validation and test rows. Rows keep the order of the files. See docs/preprocessing.md.
 """
 
@@ -84,7 +84,7 @@ def make_dataset(
     started = time.monotonic()
     refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
-    with _taken_up(args), TableStaging(args.staging or args.dst, tuple(files), progress) as staging, ExitStack() as ending:
+    with _staging_errors(args), TableStaging(args.staging or args.dst, tuple(files), progress) as staging, ExitStack() as ending:
         progress.start(staging.folder)
         fetch_to(staging.folder, [*files.values(), reading.extra.files])
         plan, reading = planned(args, old, files, reading, staging.folder, _warn)
@@ -101,13 +101,13 @@ def make_dataset(
         counted = steps.learn(plan, splits, learned, makes=TRAIN in splits and (old is None or args.extend_vocabulary))
         statistics = {name: statistics_of(name, counted[name], tallies[split.group], name != reading.unlabelled) for name, split in splits.items()}
         if leak:
-            _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, which flatters the model")
+            _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, so test scores are too optimistic")
         said, plan = plan, plan if old is not None else steps.fitted(plan)
         folder = staging.folder / DATASET
         folder.mkdir(exist_ok=True)
         rows = steps.vocabularies(plan, args.vocabulary, folder)
         if empty := [name for name, recipe in plan.features.items() if recipe.has_vocabulary and rows[name] == 1]:
-            _warn(f"features {', '.join(empty[:8])}: no value is kept (--frequency_threshold?), every row has id 0")
+            _warn(f"features {', '.join(empty[:8])}: no value is kept, so every row has id 0; is --frequency_threshold too high?")
         dtype = old.numerical_dtype if old is not None else args.numerical_dtype or "float32"
         spec = table_write.spec_of(plan, rows, dtype)
         check_tables(spec.categorical)
@@ -131,7 +131,7 @@ def make_dataset(
 
 
 @contextlib.contextmanager
-def _taken_up(args: argparse.Namespace) -> Iterator[None]:
+def _staging_errors(args: argparse.Namespace) -> Iterator[None]:
     """Raise DatasetError where the staging files of an earlier run cannot be read."""
     try:
         yield
@@ -139,7 +139,7 @@ def _taken_up(args: argparse.Namespace) -> Iterator[None]:
         if not args.resume:
             raise
         why = " ".join(str(error).split())[:120]
-        raise DatasetError(f"{args.dst}: what an earlier run has staged is damaged ({why}); run again without --resume, which begins anew") from None
+        raise DatasetError(f"{args.dst}: staging files of an earlier run are damaged ({why}); start again without --resume") from None
 
 
 def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[Source]]:
@@ -164,14 +164,14 @@ def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule:
     """Raise UserError for the faults that can be found before a file is read."""
     for column in args.keep:
         if column in TAKEN:
-            raise UserError(f"--keep {column}: predictions have a column of that name; rename it")
+            raise UserError(f"--keep {column}: predictions have a column of this name; rename it in the files")
     if rule.made and TRAIN not in files:
         raise UserError(f"--{rule.made[0]}_fraction takes rows from the training files, and there are none; give --train, or remove it")
     if args.mode == ENCODE or args.vocabulary is not None:
         return
     if "test" not in files and "test" not in rule.made:
         raise UserError(
-            "which rows are for testing? --test FILES, or --test_fraction 0.1 (with --split_by TIME or --split_key COLUMN), or --split_column"
+            "no test rows are given; expected --test FILES, --test_fraction 0.1 (with --split_by TIME or --split_key COLUMN), or --split_column"
         )
 
 
@@ -201,7 +201,7 @@ def _say_unmatched(extra: ExtraColumns, tallies: Mapping[str, FileCounts]) -> No
     rows = sum(tally.rows for tally in tallies.values())
     for join in extra.joins:
         if count := sum(tally.unmatched[join.label] for tally in tallies.values()):
-            _warn(f"{join.label}: {count:,} of {rows:,} rows have a {join.key} that is not in it; its columns are missing in these rows")
+            _warn(f"{join.label}: {count:,} of {rows:,} rows have a value of {join.key} that the side table lacks; its columns are missing there")
 
 
 def statistics_of(name: str, counted: Counted, tally: FileCounts, labelled: bool) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def statistics_of(name: str, counted: Counted, tally: FileCounts, labelled: bool
     if not counted.rows:
         raise DatasetError(f"the {name} split holds no rows: {tally.rows:,} were read; hold out other fractions, or check --split_by")
     if labelled and counted.clicks in (0, counted.rows):
-        _warn(f"the {name} split: every label is {1 if counted.clicks else 0}; is --label what was meant?")
+        _warn(f"the {name} split: every label is {1 if counted.clicks else 0}; is --label right?")
     rate = {"click_rate": round(counted.clicks / counted.rows, 6)} if labelled else {}
     return {"files": tally.files, "rows": counted.rows, **rate, "bad_lines_skipped": tally.bad_lines}
 

@@ -85,7 +85,7 @@ class RowFindings:
         return found
 
 
-def unknown(plan: Plan) -> tuple[list[str], list[str], dict[str, Recipe]]:
+def to_fit(plan: Plan) -> tuple[list[str], list[str], dict[str, Recipe]]:
     """Return the features to fit: those that need the longest list, those that need counts, and those that need moments."""
     lists = [name for name, recipe in plan.features.items() if recipe.gives == LISTS and recipe.max_hotness is None]
     counted = [name for name, recipe in plan.features.items() if recipe.buckets is not None and recipe.boundaries is None]
@@ -100,7 +100,7 @@ def fitted(plan: Plan, found: Findings, warn: Callable[[str], None]) -> Plan:
             common.
     """
     features = dict(plan.features)
-    lists, counted, wanted = unknown(plan)
+    lists, counted, wanted = to_fit(plan)
     for name, recipe in plan.features.items():
         if is_undecided(recipe):
             try:
@@ -188,10 +188,10 @@ def _longest(name: str, found: int, warn: Callable[[str], None]) -> int:
     longest = max(1, found)
     if longest > MAX_HOTNESS:
         raise DatasetError(
-            f"feature {name}: a list of {longest:,} values, expected at most {MAX_HOTNESS:,}; max_hotness (--max_hotness) cuts longer ones"
+            f"feature {name}: a list of {longest:,} values, expected at most {MAX_HOTNESS:,}; max_hotness (--max_hotness) cuts longer lists"
         )
     if longest > _LONG_LIST:
-        warn(f"feature {name}: lists of up to {longest:,} values, each row takes that many ids; max_hotness (--max_hotness) cuts longer ones")
+        warn(f"feature {name}: lists of up to {longest:,} values, so every row stores that many ids; max_hotness (--max_hotness) cuts longer lists")
     return longest
 
 

@@ -33,32 +33,36 @@ NOT_OF_THE_BYTES = (*_READ, "dst", "target", "block_bytes", "resume", "overwrite
 def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
     """Parse the command line; `target` is the destination of --dst. Raises UserError where flags are invalid or contradict each other."""
     parser = Parser(prog=f"python -m {NAME}", description=description)
-    parser.add_argument("--mode", choices=MODES, default=FIT, help="fit: a dataset to train with; encode: rows without a label only")
+    parser.add_argument(
+        "--mode", choices=MODES, default=FIT, help="fit: make a dataset to train with; encode: encode rows without a label (default: fit)"
+    )
     parser.add_argument(
         "--dst",
         type=folder_or_url,
         required=True,
         metavar="FOLDER|URL",
-        help="folder of the dataset, which needs free space for it and for staging files; or one of an object store (s3://…), with --staging",
+        help="folder of the dataset, with free space for it and for staging files; or a folder in an object store (s3://…), with --staging",
     )
     _add_files(parser)
     _add_columns(parser)
     _add_splits(parser)
     group = parser.add_argument_group("vocabularies")
-    group.add_argument("--vocabulary", type=Path, metavar="DATASET", help="a dataset whose columns, vocabularies and transforms are taken")
+    group.add_argument("--vocabulary", type=Path, metavar="DATASET", help="existing dataset whose columns, vocabularies and transforms are used")
     group.add_argument("--extend_vocabulary", action="store_true", help="append the training rows' new values to those of --vocabulary")
-    group.add_argument("--frequency_threshold", type=whole(0), metavar="T", help="keep values that occur T times in the training rows (default: 0)")
+    group.add_argument(
+        "--frequency_threshold", type=whole(0), metavar="T", help="keep values that occur T times or more in training rows (default: 0)"
+    )
     group.add_argument(
         "--dictionary_days",
         choices=("train", ALL),
         default="train",
-        help="rows that vocabularies, means and boundaries are made from; all lets the test rows leak into them, for comparison (default: train)",
+        help="rows from which vocabularies, means and boundaries are made; all leaks the test rows into them, for comparison (default: train)",
     )
     group.add_argument("--max_ids", type=whole(1), metavar="N", help="keep the N most frequent values of a column (default: all)")
     parser.add_argument(
-        "--resume", action="store_true", help="go on where such a run ended early, and keep what is complete should this one end early, too"
+        "--resume", action="store_true", help="continue an interrupted run of the same command, and keep completed stages if this run is interrupted"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing dataset in the folder (default: refuse)")
     add_engine_flags(parser)
     args = parser.parse_strictly(argv)
     _check(args)
@@ -69,18 +73,18 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
 
 def _add_files(parser: Parser) -> None:
     group = parser.add_argument_group(
-        "files", "CSV, JSON lines, Parquet, Arrow; plain, gzip or zstd, told by the content; files, folders and globs, in order"
+        "files", "CSV, JSON lines, Parquet or Arrow; text may be gzip or zstd; detected by the content; files, folders and globs, in order"
     )
     group.add_argument("--train", nargs="+", default=[], metavar="PATH", help="files of the training rows")
     group.add_argument("--valid", nargs="+", default=[], metavar="PATH", help="files of the validation rows")
     group.add_argument("--test", nargs="+", default=[], metavar="PATH", help="files of the test rows")
-    group.add_argument("--data", nargs="+", default=[], metavar="PATH", help="files of rows without a label, for predict")
-    group.add_argument("--split_name", default=None, metavar="NAME", help="of the rows of --data (default: new)")
-    group.add_argument("--format", choices=FORMATS, help="of all files (default: told by their content)")
-    group.add_argument("--separator", type=_separator, metavar="TEXT", help=r"between values: , or \t or | or :: (default: guessed)")
-    group.add_argument("--quote", choices=("double", "none"), help='whether " encloses values (default: double)')
-    group.add_argument("--columns", type=_names, metavar="A,B,…", help="names of all columns, of files without a header")
-    group.add_argument("--data_columns", type=_names, metavar="A,B,…", help="of --data, where they are not those of --columns: without the label")
+    group.add_argument("--data", nargs="+", default=[], metavar="PATH", help="files of rows without a label, for predictions")
+    group.add_argument("--split_name", default=None, metavar="NAME", help="name of the split of --data (default: new)")
+    group.add_argument("--format", choices=FORMATS, help="format of all files (default: detected by their content)")
+    group.add_argument("--separator", type=_separator, metavar="TEXT", help=r"separator of values: , or \t or | or :: (default: inferred)")
+    group.add_argument("--quote", choices=("double", "none"), help='double: " may enclose values; none: " is ordinary text (default: double)')
+    group.add_argument("--columns", type=_names, metavar="A,B,…", help="names of all columns of files without a header")
+    group.add_argument("--data_columns", type=_names, metavar="A,B,…", help="the same for --data, if its columns differ: without the label")
     group.add_argument(
         "--join",
         nargs="+",
@@ -88,7 +92,8 @@ def _add_files(parser: Parser) -> None:
         type=_join,
         default=[],
         metavar="PATH:KEY",
-        help="side tables, as users.csv:user_id: their other columns are added to rows by the key; PATH:KEY=COLUMN where it has another name there",
+        help="side tables, such as users.csv:user_id, whose other columns are added to the rows by the key; PATH:KEY=COLUMN if the side table names "
+        "it COLUMN",
     )
     group.add_argument(
         "--join_columns",
@@ -101,19 +106,19 @@ def _add_files(parser: Parser) -> None:
     )
     group.add_argument("--bad_lines", choices=("error", "skip"), default="error", help="stop at a bad row, or leave it out (default: error)")
     group.add_argument("--block_bytes", type=whole(1), default=16 << 20, metavar="N", help="text parsed at once, in bytes (default: %(default)s)")
-    group.add_argument("--keep", type=_names, default=(), metavar="A,B,…", help="columns that predictions carry: SPLIT/keys.parquet")
+    group.add_argument("--keep", type=_names, default=(), metavar="A,B,…", help="columns to keep for the predictions, in SPLIT/keys.parquet")
 
 
 def _add_columns(parser: Parser) -> None:
-    group = parser.add_argument_group("columns", "what is not named is inferred, and written to columns.yaml in the dataset")
-    group.add_argument("--config", type=Path, metavar="FILE", help="columns.yaml: what becomes of each column, in place of the flags below")
-    group.add_argument("--label", metavar="TEXT", help="a column of 0 and 1, true and false, yes and no; or a comparison: 'rating >= 4'")
+    group = parser.add_argument_group("columns", "types of other columns are inferred; all are written to columns.yaml in the dataset")
+    group.add_argument("--config", type=Path, metavar="FILE", help="columns.yaml with the use of each column, in place of the flags below")
+    group.add_argument("--label", metavar="TEXT", help="column of 0 and 1, true and false, or yes and no; or a comparison: 'rating >= 4'")
     for name, text in (
         ("categorical", "columns of ids: texts, whole numbers, booleans"),
         ("numerical", "columns of numbers"),
         ("lists", "columns of several ids a row: lists, or texts with a separator"),
         ("times", "columns of times; each gives the features hour and weekday"),
-        ("ignore", "columns that are left out"),
+        ("ignore", "columns to leave out"),
     ):
         group.add_argument(f"--{name}", type=_names, metavar="A,B,…", help=text)
     group.add_argument(
@@ -123,42 +128,50 @@ def _add_columns(parser: Parser) -> None:
         type=_one_hot_list,
         default=[],
         metavar="NAME=PATTERN",
-        help="make one list of one-hot columns: genres=genre_*, or genres=Action,Comedy; its values are what * stands for, or the columns' names",
+        help="make a list of one-hot columns: genres=genre_*, or genres=Action,Comedy; its values are the texts matched by *, or the columns' names",
     )
-    group.add_argument("--group", metavar="COLUMN", help="whose rows of one value belong together, for ranking metrics")
-    group.add_argument("--list_separator", metavar="TEXT", help="between the values of a list in a text (default: |)")
-    group.add_argument("--max_hotness", type=whole(1), metavar="N", help="values of a list that count (default: of the longest in the training rows)")
-    group.add_argument("--pooling", choices=("sum", "mean"), help="what the vectors of a list become (default: sum)")
-    group.add_argument("--time_format", metavar="FORM", help="of times that are not ISO 8601, as strftime has it: %%y%%m%%d%%H")
-    group.add_argument("--time_unit", choices=tuple(UNITS), help="of times that are numbers (default: by their size)")
-    group.add_argument("--numerical_transform", choices=TRANSFORMS, help=f"of numerical features (default: {STANDARDISE})")
-    group.add_argument("--numerical_dtype", choices=("float16", "float32"), help="NVIDIA's reader takes float16 only (default: float32)")
+    group.add_argument("--group", metavar="COLUMN", help="column whose equal values form a group of rows, for ranking metrics")
+    group.add_argument("--list_separator", metavar="TEXT", help="separator of the values of a list in a text (default: |)")
+    group.add_argument(
+        "--max_hotness", type=whole(1), metavar="N", help="keep the first N values of a list (default: length of the longest in training)"
+    )
+    group.add_argument("--pooling", choices=("sum", "mean"), help="pooling of the vectors of a list (default: sum)")
+    group.add_argument("--time_format", metavar="FORM", help="strftime format of times that are not ISO 8601, such as %%y%%m%%d%%H")
+    group.add_argument("--time_unit", choices=tuple(UNITS), help="unit of times that are numbers (default: inferred from their size)")
+    group.add_argument("--numerical_transform", choices=TRANSFORMS, help=f"transform of numerical features (default: {STANDARDISE})")
+    group.add_argument(
+        "--numerical_dtype", choices=("float16", "float32"), help="dtype of numerical features; NVIDIA's reader takes only float16 (default: float32)"
+    )
 
 
 def _add_splits(parser: Parser) -> None:
-    group = parser.add_argument_group("splits", "of the training files' rows, where --valid or --test are not given")
-    group.add_argument("--split_by", metavar="COLUMN", help="a time: the latest rows are held out")
-    group.add_argument("--split_key", metavar="COLUMN", help="rows of one value stay together; which are held out is drawn by a hash")
-    group.add_argument("--split_column", metavar="COLUMN", help="its values say which rows are held out: train, valid, test, or those given")
+    group = parser.add_argument_group("splits", "division of the training files' rows, if --valid or --test is not given")
+    group.add_argument("--split_by", metavar="COLUMN", help="column of times: the latest rows are held out")
+    group.add_argument("--split_key", metavar="COLUMN", help="column whose equal values stay in one split; a hash draws the values held out")
+    group.add_argument("--split_column", metavar="COLUMN", help="column that names the split of each row: train, valid, test, or the values given")
     group.add_argument("--valid_fraction", type=share, default=0.0, metavar="X", help="share of the rows or keys for validation (default: 0)")
     group.add_argument("--test_fraction", type=share, default=0.0, metavar="X", help="share of the rows or keys for testing (default: 0)")
-    group.add_argument("--valid_values", type=_names, metavar="A,B,…", help="values of --split_column (default: none)")
-    group.add_argument("--test_values", type=_names, metavar="A,B,…", help="values of --split_column (default: test)")
-    group.add_argument("--seed", type=whole(0), metavar="N", help="of what is drawn by a hash (default: 0)")
+    group.add_argument(
+        "--valid_values", type=_names, metavar="A,B,…", help="values of --split_column for validation (default: valid; none with --test_values)"
+    )
+    group.add_argument(
+        "--test_values", type=_names, metavar="A,B,…", help="values of --split_column for testing (default: test; none with --valid_values)"
+    )
+    group.add_argument("--seed", type=whole(0), metavar="N", help="seed of the hash that draws rows or keys (default: 0)")
 
 
 def rule_of(args: argparse.Namespace) -> SplitRule:
     """Return the rule that divides the training files' rows. Raises UserError where flags contradict each other."""
     given = [flag for flag in ("split_by", "split_key", "split_column") if getattr(args, flag)]
     if len(given) > 1:
-        raise UserError(f"--{given[0]} and --{given[1]}: expected one of them")
+        raise UserError(f"--{given[0]} and --{given[1]}: expected only one of them")
     held_out = args.valid_fraction + args.test_fraction
     if held_out >= 1:
-        raise UserError(f"--valid_fraction and --test_fraction make {held_out:g}, expected less than 1 together")
+        raise UserError(f"--valid_fraction and --test_fraction add up to {held_out:g}, expected less than 1")
     for split in ("valid", "test"):
         if getattr(args, split) and (getattr(args, f"{split}_fraction") or getattr(args, f"{split}_values")):
             raise UserError(
-                f"--{split} gives the {split} split; --{split}_fraction and --{split}_values take it from the training files: expected one"
+                f"--{split} gives the {split} split, and --{split}_fraction or --{split}_values takes it from the training files: expected one"
             )
     if args.split_column:
         if held_out:
@@ -172,10 +185,10 @@ def rule_of(args: argparse.Namespace) -> SplitRule:
         return SplitRule(COLUMN, args.split_column, **values, by_name=by_name)
     for flag in ("valid_values", "test_values"):
         if getattr(args, flag):
-            raise UserError(f"--{flag} needs --split_column, the column that has them")
+            raise UserError(f"--{flag} needs --split_column, the column that holds the values")
     if not held_out:
         if given:
-            raise UserError(f"--{given[0]} needs --test_fraction or --valid_fraction: how many rows are held out")
+            raise UserError(f"--{given[0]} needs --test_fraction or --valid_fraction, the share of rows to hold out")
         return SplitRule()
     by = TIME if args.split_by else KEY if args.split_key else ROWS
     fractions = {"valid_fraction": args.valid_fraction, "test_fraction": args.test_fraction}
@@ -208,7 +221,7 @@ def _extra_of(args: argparse.Namespace) -> ExtraColumns:
         if twice := [one for one in found if found.count(one) > 1]:
             raise UserError(f"--{flag}: {twice[0] if flag != 'join' else ':'.join(twice[0][:2])} is given twice; expected it once")
     if unknown := [path for path in names if path not in {path for path, _, _ in args.join}]:
-        raise UserError(f"--join_columns {unknown[0]}: no --join has this path; expected the path as --join has it")
+        raise UserError(f"--join_columns {unknown[0]}: no --join has this path; expected a path as given to --join")
     joins = []
     for path, key, side_key in args.join:
         label = f"--join {path}:{key}" + (f"={side_key}" if side_key != key else "")
@@ -228,27 +241,27 @@ def _check(args: argparse.Namespace) -> None:
             raise UserError("--mode encode needs --data, the rows, and --vocabulary, the dataset that the model was trained on")
     for flag in ("split_name", "data_columns"):
         if getattr(args, flag) and not args.data:
-            raise UserError(f"--{flag} needs --data: rows without a label")
+            raise UserError(f"--{flag} needs --data, the files of rows without a label")
     if args.split_name and (not re.fullmatch(r"\w[\w-]*", args.split_name) or args.split_name == VOCABULARY):
         raise UserError(
-            f"--split_name {args.split_name}: expected letters, digits, _ and -, and not {VOCABULARY}: a folder of the dataset is called so"
+            f"--split_name {args.split_name}: expected letters, digits, _ and -, and not {VOCABULARY}, which is another folder of the dataset"
         )
     if args.split_name in SPLITS:
-        raise UserError(f"--split_name {args.split_name}: splits of that name have labels; choose another")
+        raise UserError(f"--split_name {args.split_name}: splits of that name have labels; choose another name")
     if args.mode == FIT and not args.train and (args.vocabulary is None or args.extend_vocabulary or not (args.test or args.valid)):
-        raise UserError("--train is missing: the files of the training rows (with --vocabulary, --test or --valid may stand alone)")
+        raise UserError("--train is missing; give the files of the training rows (or --vocabulary with --test or --valid)")
     if args.config is not None and args.vocabulary is not None:
-        raise UserError("--config and --vocabulary: the older dataset says what becomes of each column; remove --config")
+        raise UserError("--config and --vocabulary: the existing dataset already sets the use of each column; remove --config")
     if args.time_format and not (args.times or args.split_by):
-        raise UserError("--time_format needs --times or --split_by: the columns that hold times")
+        raise UserError("--time_format needs --times or --split_by, the columns that hold times")
     if args.extend_vocabulary and args.vocabulary is None:
-        raise UserError("--extend_vocabulary needs --vocabulary: the dataset whose values come first")
+        raise UserError("--extend_vocabulary needs --vocabulary, the dataset to extend")
     if args.dictionary_days == ALL and args.vocabulary is not None and not args.extend_vocabulary:
-        raise UserError("--dictionary_days all: with --vocabulary nothing is learned, unless --extend_vocabulary; remove the flag")
+        raise UserError("--dictionary_days all: nothing is learned with --vocabulary but without --extend_vocabulary; remove the flag")
     source = "--config" if args.config is not None else "--vocabulary" if args.vocabulary is not None else None
     for flag in (*_PLANNED, *(("numerical_dtype",) if args.vocabulary is not None else ())):
         if source and getattr(args, flag) is not None:
-            raise UserError(f"--{flag} and {source}: {source} says what becomes of each column; remove --{flag}, or change it there")
+            raise UserError(f"--{flag} and {source}: {source} already sets the use of each column; remove --{flag}, or change it there")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -262,14 +275,14 @@ def _join(text: str) -> tuple[str, str, str]:
     path, _, keys = text.rpartition(":")
     key, _, side_key = keys.partition("=")
     if not path or not key or keys.endswith("=") or "/" in keys:
-        raise argparse.ArgumentTypeError(f"expected PATH:KEY, as users.csv:user_id, or PATH:KEY=COLUMN, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected PATH:KEY, such as users.csv:user_id, or PATH:KEY=COLUMN, found {text!r}")
     return path, key, side_key or key
 
 
 def _join_columns(text: str) -> tuple[str, tuple[str, ...]]:
     path, _, names = text.rpartition(":")
     if not path:
-        raise argparse.ArgumentTypeError(f"expected PATH:A,B,…, as users.dat:user_id,age, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected PATH:A,B,…, such as users.dat:user_id,age, found {text!r}")
     return path, _names(names)
 
 
@@ -277,14 +290,14 @@ def _one_hot_list(text: str) -> tuple[str, tuple[str, ...]]:
     name, _, patterns = text.partition("=")
     found = _names(patterns) if patterns.strip() else ()
     if not name.strip() or not found or any(pattern.count("*") > 1 for pattern in found):
-        raise argparse.ArgumentTypeError(f"expected NAME=PATTERN, as genres=genre_*, with at most one * in a pattern, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected NAME=PATTERN, such as genres=genre_*, with at most one * in a pattern, found {text!r}")
     return name.strip(), found
 
 
 def _separator(text: str) -> str:
     found = text.replace("\\t", "\t")
     if not found or "\n" in found or found == '"':
-        raise argparse.ArgumentTypeError(f"expected what stands between values, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected the text that separates values, found {text!r}")
     return found
 
 

@@ -39,7 +39,7 @@ def say_idle(args: argparse.Namespace, plan: Plan, rule: SplitRule, reading: Rea
         (("time_unit",), any(recipe.kind == TIME for recipe in recipes), "no column is a time (--times)"),
         (_OF_VOCABULARIES, any(recipe.has_vocabulary for recipe in recipes), "no column has a vocabulary (--categorical)"),
         (("numerical_transform",), bool(plan.of("numbers")), "no column is numerical (--numerical)"),
-        (("seed",), rule.by in (KEY, ROWS), "nothing is drawn (--test_fraction without a time, --split_key)"),
+        (("seed",), rule.by in (KEY, ROWS), "no rows are drawn by a hash (--test_fraction without --split_by)"),
     ):
         if not reads and (given := [flag for flag in flags if getattr(args, flag) is not None]):
             warn(f"{_named(given)} no effect: {why}")

@@ -52,15 +52,15 @@ def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) ->
     """
     kinds = _named_kinds(sample, named)
     if named.label is None:
-        raise DatasetError(f"which column is the label? --label COLUMN, or --label 'rating >= 4'; there are {', '.join(sample.columns[:12])}")
+        raise DatasetError(f"--label is missing: expected --label COLUMN, or --label 'rating >= 4'; the columns are {', '.join(sample.columns[:12])}")
     try:
         label = parsed_label(named.label).column
     except ValueError as error:
         raise DatasetError(f"--label {error}") from None
     if label not in sample.columns:
         expected = "expected a column, or a comparison such as 'rating >= 4'"
-        one = "" if sample.width > 1 else "; is --separator what stands between them?"
-        raise DatasetError(f"--label {named.label}: no column {label}; {expected}; there are {', '.join(sample.columns[:12])}{one}")
+        one = "" if sample.width > 1 else "; is --separator right?"
+        raise DatasetError(f"--label {named.label}: no column {label}; {expected}; the columns are {', '.join(sample.columns[:12])}{one}")
     features: dict[str, Recipe] = {}
     doubtful: dict[str, list[str]] = {"few": [], "many": [], "empty": [], "unknown": [], "mostly": []}
     ignored = list(named.ignored)
@@ -79,9 +79,10 @@ def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) ->
         features |= _recipes(column, kind, named, sample)
         if kind == TIME and not named.of_times and _early(sample[column]):
             warn(
-                f"column {column}: values such as {sample[column].drop_nulls()[0]} are taken for seconds since 1970; --time_format %Y%m%d, or another"
+                f"column {column}: values such as {sample[column].drop_nulls()[0]} are read as seconds since 1970; if they are dates: --time_format "
+                "%Y%m%d, or another format"
             )
-    _ask(doubtful, warn)
+    _warn_of(doubtful, warn)
     return checked(resolved(Plan(features, named.label, named.group, tuple(ignored))))
 
 
@@ -98,7 +99,7 @@ def _named_kinds(sample: pl.DataFrame, named: Named) -> dict[str, str]:
         for column in columns:
             _check_column(sample, flag, column)
             if column in found or column in named.ignored:
-                raise DatasetError(f"{flag} {column}: the column stands in two flags; expected one kind")
+                raise DatasetError(f"{flag} {column}: the column is given by two flags; expected one kind")
             found[column] = kind
     for column in named.ignored:
         _check_column(sample, "--ignore", column)
@@ -109,7 +110,7 @@ def _named_kinds(sample: pl.DataFrame, named: Named) -> dict[str, str]:
 
 def _check_column(sample: pl.DataFrame, flag: str, column: str) -> None:
     if column not in sample.columns:
-        raise DatasetError(f"{flag} {column}: no such column; there are {', '.join(sample.columns[:12])}{', …' if sample.width > 12 else ''}")
+        raise DatasetError(f"{flag} {column}: no such column; the columns are {', '.join(sample.columns[:12])}{', …' if sample.width > 12 else ''}")
 
 
 def _recipes(column: str, kind: str, named: Named, sample: pl.DataFrame) -> dict[str, Recipe]:
@@ -141,7 +142,7 @@ def _early(values: pl.Series) -> bool:
 
 
 def _kind(values: pl.Series) -> tuple[str | None, str]:
-    """Infer a column's kind (None: it is left out) and the doubt about it, a key of `_ask`'s messages or an empty text."""
+    """Infer a column's kind (None: it is left out) and the doubt about it, a key of `_warn_of`'s messages or an empty text."""
     dtype = values.dtype
     if dtype in (pl.List, pl.Array):
         return (LIST, "") if not (dtype.inner.is_nested() or dtype.inner == pl.Binary) else (None, "unknown")
@@ -182,13 +183,13 @@ def _doubt(given: pl.Series, few: bool) -> str:
     return "few" if few and 2 < distinct <= max(_FEW, _SHARE_FEW * rows) else ""
 
 
-def _ask(doubtful: dict[str, list[str]], warn: Callable[[str], None]) -> None:
+def _warn_of(doubtful: dict[str, list[str]], warn: Callable[[str], None]) -> None:
     said = {
-        "few": "whole numbers of few values are taken for numbers; if they are ids: --categorical {0}; if not: --numerical {0}",
-        "many": "nearly as many values as rows; if they name the row: --ignore {0}; if they are ids: --categorical {0}; if numbers: --numerical {0}",
-        "empty": "nothing in the first rows, left out; --categorical {0}, --numerical {0} or --ignore {0} says what they are",
-        "unknown": "of a type that no feature is made of, left out (--ignore {0})",
-        "mostly": "nearly all values are numbers, and some are not: taken for ids; if numbers: --numerical {0}, which says which are none",
+        "few": "whole numbers with few distinct values are used as numbers; if they are ids: --categorical {0}; if not: --numerical {0}",
+        "many": "over half of the values are distinct; if they name rows: --ignore {0}; if they are ids: --categorical {0}; else: --numerical {0}",
+        "empty": "no values in the first rows, so left out; --categorical {0}, --numerical {0} or --ignore {0} sets the type",
+        "unknown": "the type is not supported, so left out (--ignore {0})",
+        "mostly": "most values are numbers, but some are not, so used as ids; if they are numbers: --numerical {0}, which reports the others",
     }
     for doubt, columns in doubtful.items():
         if columns:

@@ -1,4 +1,4 @@
-"""The plan of a run, which says what becomes of each column: from an older dataset, from a configuration, or inferred from the first rows."""
+"""The plan of a run, which sets the use of each column: from an older dataset, from a configuration, or inferred from the first rows."""
 
 import argparse
 import itertools
@@ -33,7 +33,7 @@ def planned(
     folder: Path,
     warn: Callable[[str], None],
 ) -> tuple[Plan, Reading]:
-    """Return what is made of the columns, and the reading options with the side tables read and the patterns of lists matched.
+    """Return the plan of the columns, and the reading options with the side tables read and the patterns of lists matched.
 
     Args:
         args: the command line.
@@ -44,7 +44,7 @@ def planned(
         warn: called with each message.
 
     Raises:
-        DatasetError: a flag names a column that is not there, or what it says does not fit the rows.
+        DatasetError: a flag names a column that does not exist, or does not fit the rows.
     """
     group = TRAIN if TRAIN in files else next(iter(files))
     first = _first_file(files[group][0], group, reading)
@@ -56,8 +56,8 @@ def planned(
     names = [*first.names, *reading.extra.names] if first.names else []
     if old is not None:
         plan = plan_of_dataset(old)
-        _check_label(plan, files, reading, f"--vocabulary {args.vocabulary}: its metadata name no label")
-        _check_as_before(args.vocabulary, plan, old, names)
+        _check_label(plan, files, reading, f"--vocabulary {args.vocabulary}: its metadata name no label; expected a dataset made with --label")
+        _check_added(args.vocabulary, plan, old, names)
     else:
         _check_columns(args, names)
         if args.config is not None:
@@ -67,12 +67,14 @@ def planned(
     if plan.label is not None:
         for one in reading.extra.lists:
             if plan.comparison.column in one.columns and one.name in plan.columns:
-                raise DatasetError(f"{one.label}: matches {plan.comparison.column}, the label's column, and the list would know the answer")
+                raise DatasetError(
+                    f"{one.label}: matches {plan.comparison.column}, the label's column, so the list would reveal the label; change the pattern"
+                )
     return plan, reading
 
 
 def _named(args: argparse.Namespace, extra: ExtraColumns) -> Named:
-    """Return what the flags say of columns; keys of side tables are ids unless a flag says otherwise, and one-hot columns are no features."""
+    """Return the columns that the flags name; keys of side tables are ids unless a flag says otherwise, and one-hot columns are no features."""
     named = table_flags.named_of(args)
     said = {*named.categorical, *named.numerical, *named.lists, *named.times, *named.ignored, *named.not_features, named.group}
     keys = dict.fromkeys(join.key for join in extra.joins if join.key not in said)
@@ -108,7 +110,7 @@ def _check_label(plan: Plan, files: Mapping[str, Sequence[Source]], reading: Rea
         raise DatasetError(fault)
 
 
-def _check_as_before(folder: Path, plan: Plan, old: FeatureSpec, names: Sequence[str]) -> None:
+def _check_added(folder: Path, plan: Plan, old: FeatureSpec, names: Sequence[str]) -> None:
     """Raise DatasetError where the rows lack a column that --join or --list added when the older dataset was made."""
     record: Mapping[str, Any] = old.metadata.get(RECORD) or {}
     for flag, columns in record.items():
@@ -122,7 +124,7 @@ def _check_columns(args: argparse.Namespace, names: Sequence[str]) -> None:
         given = getattr(args, flag) or ()
         for name in [given] if isinstance(given, str) else given:
             if names and name not in names:
-                raise DatasetError(f"--{flag} {name}: no such column; there are {listed(names)}")
+                raise DatasetError(f"--{flag} {name}: no such column; the columns are {listed(names)}")
 
 
 def _first_rows(paths: Sequence[Source], group: str, reading: Reading) -> pl.DataFrame:
@@ -134,10 +136,8 @@ def _first_rows(paths: Sequence[Source], group: str, reading: Reading) -> pl.Dat
         if block is not None and block.frame.height:
             return block.frame
         if block is not None and block.faults:
-            raise DatasetError(
-                f"{path}, {block.faults[0]}; and none of the first lines is sound (--format, --separator and --columns say what they are)"
-            )
-    raise DatasetError(f"{paths[0]}: holds no rows; expected some, from which the types of its columns are inferred")
+            raise DatasetError(f"{path}, {block.faults[0]}; none of the first lines is valid: check --format, --separator and --columns")
+    raise DatasetError(f"{paths[0]}: holds no rows; expected rows from which to infer the column types")
 
 
 def _with_extra(sample: pl.DataFrame, extra: ExtraColumns, warn: Callable[[str], None]) -> pl.DataFrame:
@@ -149,7 +149,8 @@ def _with_extra(sample: pl.DataFrame, extra: ExtraColumns, warn: Callable[[str],
     for join in extra.joins:
         if join.label in lacking and lacking[join.label].all():
             first = found[join.key].unique(maintain_order=True).head(3)
-            warn(f"{join.label}: has none of the first {found.height:,} rows' keys: these are {_shown(first)}, and it has {_shown(join.some_keys())}")
+            keys = f"the rows have {_shown(first)}, the side table {_shown(join.some_keys())}"
+            warn(f"{join.label}: the side table has none of the keys of the first {found.height:,} rows: {keys}")
     return found
 
 

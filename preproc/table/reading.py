@@ -27,7 +27,7 @@ from utils.encoding.kinds import is_undecided
 from utils.encoding.recipe import CATEGORICAL
 from utils.encoding.values import ValueKindError, texts_of
 
-_ONE_HOT = "1 "  # in front of the names of one-hot columns, among the names of what is checked
+_ONE_HOT = "1 "  # prefix of the names of one-hot columns among the checked columns
 
 
 @dataclass
@@ -157,7 +157,7 @@ def stage(
     with tqdm(total=total, desc="reading", unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar:
         for group, paths in files.items():
             tally, found = tallies[group], rows_of(group, plan, rule, reading)
-            # of the last file that this run read; blocks that an earlier run staged after it would be out of order, so they are not reused
+            # the first block of the last file that this run read; later blocks of an earlier run would be out of order, so they are not reused
             first_block = -1
             for place, path in enumerate(paths):
                 if first_block < 0 and (known := progress.done(f"read {group} {place}")):
@@ -212,7 +212,7 @@ def _staged(group: GroupPlan, path: Source, parsed: Callable[[], Block]) -> Stag
     try:
         frame = frame.select(*values, *keys, *bad)
     except pl.exceptions.PolarsError as error:  # a type that has no text form, or an invalid time format
-        raise DatasetError(f"{path}: {' '.join(str(error).split())[:200]}; --config says what becomes of each column") from None
+        raise DatasetError(f"{path}: {' '.join(str(error).split())[:200]}; set the use of each column with --config") from None
     rows, faults = frame.drop(f"bad {i}" for i in range(len(bad))), list(block.faults)
     wrong = frame.select(pl.any_horizontal(pl.lit(False), *(f"bad {i}" for i in range(len(bad))))).to_series().fill_null(False)
     for row in wrong.arg_true():

@@ -62,7 +62,7 @@ class Join:
         if twice.any():
             key = rows[_KEY][twice.arg_max()]
             first, second = (_place(row, blocks) for row in (rows[_KEY] == key).arg_true()[:2])
-            raise DatasetError(f"{second}: column {self.side_key}: {key!r} also stands in {first}; expected each key once ({self.label})")
+            raise DatasetError(f"{second}: column {self.side_key}: {key!r} is also in {first}; expected each key once ({self.label})")
         with naming(path):
             rows.sort(_KEY).write_ipc(path, compression="uncompressed")
         return replace(self, staged=path.absolute(), columns=tuple(name for name in rows.columns if name != _KEY))

@@ -14,7 +14,7 @@ from preproc.reading.stores import Source, fetch_to, release
 from preproc.reading.table_file import TableFile, may_span_lines
 from preproc.shared import polars_engine as engine
 from preproc.table.columns import Plan, tables_of
-from preproc.table.fit import Moments, RowFindings, coded, unknown
+from preproc.table.fit import Moments, RowFindings, coded, to_fit
 from preproc.table.reading import GroupPlan
 from preproc.table.sorted_texts import SortedTexts, write_hashed, write_texts
 from preproc.table.splits import COLUMN, ROWS, TIME
@@ -138,7 +138,7 @@ def learn_part(item: Learning, folder: Path) -> Learned:
     if not (item.makes and rows.parts):
         return found
     findings = RowFindings(rows)
-    lists, buckets, numbers = unknown(item.plan)
+    lists, buckets, numbers = to_fit(item.plan)
     found.longest, found.moments = {name: findings.longest(name) for name in lists}, findings.moments(numbers)
     for name in buckets:
         _write(findings.counts(name), folder / bucket_file(item.plan, name))

@@ -91,7 +91,7 @@ class SplitRule:
         if self.by_name:
             if other := sorted(found - {*SPLITS}):
                 raise DatasetError(
-                    f"--split_column {self.column}: holds {other[0]!r}, expected {', '.join(SPLITS)}; --test_values and --valid_values name others"
+                    f"--split_column {self.column}: holds {other[0]!r}, expected {', '.join(SPLITS)}, or values of --test_values and --valid_values"
                 )
             chosen[VALID] = chosen[VALID] if VALID in found else ()
         for split, values in chosen.items():

@@ -124,7 +124,7 @@ class TableBlocks:
             if self._schema.get(name, dtype) != dtype:
                 before = self._schema[name]
                 raise DatasetError(
-                    f"{source}: column {staged_name(name)} holds {dtype}, and {before} in the files before it; expected one type (--keep)"
+                    f"{source}: column {staged_name(name)} holds {dtype}, but {before} in the files before it; expected one type (--keep)"
                 )
 
     def adopt(self, group: str, other: "TableBlocks", folder: Path, source: Source, first: int | None = None) -> list[Block]:

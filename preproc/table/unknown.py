@@ -58,10 +58,10 @@ def unknown_lines(
             share, before = found.unknown / max(found.values, 1), None if trained is None else trained.get(name, 0.0)
             if split == TRAIN or share <= _MOST or share < _TIMES * (before or 0.0):
                 continue
-            there = "is not known" if before is None else f"was {before:.1%}"
+            there = "not recorded" if before is None else f"{before:.1%}"
             yield (
-                f"{split} split, feature {name}: {found.unknown:,} of {found.values:,} values are unknown ({share:.1%}; in training it {there}), "
-                f"the most frequent: {', '.join(_commonest(rows(split), plan, name, vocabularies))}; do the column's values look as in training?"
+                f"{split} split, feature {name}: {found.unknown:,} of {found.values:,} values are unknown ({share:.1%}; in training: {there}), "
+                f"the most frequent: {', '.join(_commonest(rows(split), plan, name, vocabularies))}; has the form of the column changed?"
             )
 
 

@@ -53,7 +53,7 @@ def check_names(plan: Plan) -> None:
     try:
         spec_of(replace(plan, features=features), dict.fromkeys(features, 2), "float32").as_tf_raw(("train",))
     except FeatureSpecError as error:
-        raise DatasetError(f"{error}: in --config the feature may have another name, with column: NAME") from None
+        raise DatasetError(f"{error}: give the feature another name in --config, with column: NAME") from None
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -168,7 +168,7 @@ def _numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, 
             numbers[:, place], beyond = stored(transformed(plan.features[name], values), dtype)
             if beyond is not None:
                 raise DatasetError(
-                    f"{split} split, row {row + beyond}, feature {name}: {values[beyond]} is beyond what {dtype} holds; "
+                    f"{split} split, row {row + beyond}, feature {name}: {values[beyond]} is out of range for {dtype}; "
                     f"clip it, use another transform{', or --numerical_dtype float32' if dtype == 'float16' else ''}"
                 )
         row += batch.height

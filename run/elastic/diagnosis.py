@@ -15,14 +15,14 @@ _LOST = {
     "another worker ended, so this one does": "a worker was lost",
 }
 _NOT_ITS_FAULT = "another worker ended, so this one does|stopped by SIG|(stopped because )?the launcher "
-_SAID = re.compile(rf"({'|'.join(map(re.escape, PROGRAMS))}): error: (?!(worker \d+: )?({_NOT_ITS_FAULT}))")
+_REPORTED = re.compile(rf"({'|'.join(map(re.escape, PROGRAMS))}): error: (?!(worker \d+: )?({_NOT_ITS_FAULT}))")
 _DEFECT = re.compile(r"<stderr>:Traceback \(most recent call last\)")  # of a worker: horovodrun's own traceback has no tag
 _KILLED = re.compile(r"exited on signal (\d+)")
 
 
 def explained(lines: Sequence[str]) -> bool:
     """Return whether a worker has reported why it ended: a flag, a file, the loss, the disk."""
-    return any(_SAID.search(line) for line in lines)
+    return any(_REPORTED.search(line) for line in lines)
 
 
 def restart_reason(code: int, lines: Sequence[str], changed: bool) -> str | None:

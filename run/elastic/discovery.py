@@ -26,10 +26,10 @@ def parse_hosts(text: str, source: str) -> dict[str, int]:
     for word in filter(None, (word.strip() for line in lines for word in line.split(","))):
         match = _HOST.fullmatch(word)
         if match is None:
-            raise UserError(f"{source}: {word!r} is no host; expected host:slots or host, worker-0:8 for instance")
+            raise UserError(f"{source}: {word!r} is not a host; expected host:slots or host, for instance worker-0:8")
         digits = (match[2] or "1").lstrip("0") or "0"
         if len(digits) > len(str(MAX_SLOTS)) or int(digits) > MAX_SLOTS:
-            raise UserError(f"{source}: {word[:100]!r} has too many slots; expected one a worker, at most {MAX_SLOTS} a host")
+            raise UserError(f"{source}: {word[:100]!r} has too many slots; expected one per worker, at most {MAX_SLOTS} per host")
         if match[1] in hosts:
             raise UserError(f"{source}: {match[1]} is named twice; expected every host once, with all its slots")
         hosts[match[1]] = int(digits)

@@ -55,7 +55,7 @@ class Hosts:
     def wait(self, least: int, first: bool = False) -> dict[str, int]:
         """Wait for enough hosts; return the workers by host. A script that fails raises an error on the first call, and is retried later on."""
         limit_s, needed = self._request.timeout_s, smallest(least, self._request.batch)
-        deadline, said = time.monotonic() + limit_s, ""
+        deadline, reported = time.monotonic() + limit_s, ""
         self._code.begin()
         while True:
             try:
@@ -70,9 +70,9 @@ class Hosts:
             first = False
             if time.monotonic() >= deadline:
                 raise UserError(f"not enough hosts after {limit_s:g} s (--timeout): {found}")
-            if found != said:
+            if found != reported:
                 say(f"waiting for hosts: {found}")
-            said = found
+            reported = found
             self._sleep(min(POLL_S, max(deadline - time.monotonic(), 0)))
 
     def changed(self, hosts: Mapping[str, int]) -> bool:

@@ -81,9 +81,9 @@ def _check_workers(least: int, maximum: int | None, batch: int, slots: int | Non
     """Raise UserError where there can never be enough workers: some number of them must divide the batch, and a fixed list must have the slots."""
     needed = smallest(least, batch)
     if needed is None or needed > (maximum or batch):
-        raise UserError(f"no number of workers from {least} to {maximum or batch} shares the batch sizes evenly: it must divide {batch}")
+        raise UserError(f"no number of workers from {least} to {maximum or batch} divides the batch sizes evenly; expected a divisor of {batch}")
     if slots is not None and needed > slots:
-        raise UserError(f"--hosts: found slots for {slots}, expected at least {needed}, one a worker")
+        raise UserError(f"--hosts: found slots for {slots}, expected at least {needed}, one per worker")
 
 
 def _key(flag: str) -> str:
@@ -100,17 +100,16 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def _parser() -> Parser:
-    usage = f"scripts/elastic [flags] -- COMMAND of a worker, with {_NAMES} and its flags"
-    description = "Train on the hosts that are there; when one is lost, go on from the newest checkpoint with those that remain."
+    usage = f"scripts/elastic [flags] -- COMMAND, which runs {_NAMES} in each worker"
+    description = "Train on the available hosts; when a host is lost, resume from the newest checkpoint on the remaining hosts."
     parser = Parser(prog="elastic", usage=usage, description=description, epilog=EPILOG)
-    parser.add_argument(
-        "--min-np", "--min-num-proc", type=_at_least(1), metavar="N", help="workers to go on with, at least (default: --num-proc or 1)"
-    )
-    parser.add_argument("-np", "--num-proc", type=_at_least(1), metavar="N", help="workers to begin with, at least (default: --min-np)")
-    parser.add_argument("--max-np", "--max-num-proc", type=_at_least(1), metavar="N", help="workers at most (default: as many as there are slots)")
-    parser.add_argument("--host-discovery-script", metavar="COMMAND", help="prints the hosts that may be used now, a line of host:slots or host each")
-    parser.add_argument("-H", "--hosts", metavar="HOST:SLOTS,…", help="a fixed list of hosts, instead of a script")
-    parser.add_argument("--reset-limit", type=_at_least(0), default=10, metavar="N", help="restarts in a row without a new checkpoint (default: 10)")
+    parser.add_argument("--min-np", "--min-num-proc", type=_at_least(1), metavar="N", help="minimum number of workers (default: --num-proc or 1)")
+    parser.add_argument("-np", "--num-proc", type=_at_least(1), metavar="N", help="minimum number of workers at the first start (default: --min-np)")
+    parser.add_argument("--max-np", "--max-num-proc", type=_at_least(1), metavar="N", help="maximum number of workers (default: one per slot)")
+    parser.add_argument("--host-discovery-script", metavar="COMMAND", help="command that prints the available hosts, one host:slots or host a line")
+    parser.add_argument("-H", "--hosts", metavar="HOST:SLOTS,…", help="fixed list of hosts, instead of a script")
+    help = "maximum number of restarts in a row without a new checkpoint (default: 10)"
+    parser.add_argument("--reset-limit", type=_at_least(0), default=10, metavar="N", help=help)
     help = "seconds to wait for enough hosts (default: 600)"
     parser.add_argument("--timeout", "--elastic-timeout", type=_at_least(0), default=600, metavar="S", help=help)
     for name in PASSED_ON:
@@ -122,15 +121,15 @@ def _parse_command(command: Sequence[str]) -> Config:
     """Parse the configuration of the workers' command."""
     place = next((i for i, word in enumerate(command) if is_program(word)), None)
     if place is None:
-        raise UserError(f"expected -- and a command with {_NAMES} in it: -- python -u dlrm.py --dataset_path DATASET …")
+        raise UserError(f"expected -- and a command that runs {_NAMES}: -- python -u dlrm.py --dataset_path DATASET …")
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]}: no such program")
     name = Path(command[place]).name
     config = parse(command[place + 1 :], "", name, *PROGRAMS[name])
     if config.run.mode != TRAIN:
-        raise UserError(spoken(f"--mode {config.run.mode}: expected train; nothing else has a checkpoint to go on from", config.names))
+        raise UserError(spoken(f"--mode {config.run.mode}: expected train, the only mode that can resume from a checkpoint", config.names))
     if config.training.save_checkpoint_path is None:
-        raise UserError("--save_checkpoint_path is missing: checkpoints are what training goes on from when a worker is lost")
+        raise UserError("--save_checkpoint_path is missing: when a worker is lost, training resumes from a checkpoint")
     return config
 
 

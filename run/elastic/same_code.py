@@ -69,7 +69,7 @@ class SameCode:
         if files is None or not self._mine:
             return ""
         if not files:
-            return f"there is no {self._program}"
+            return f"{self._program} is missing"
         names = program.differing(self._mine, files)
         return program.shown(names) if names else ""
 
@@ -78,7 +78,7 @@ class SameCode:
         if difference:
             self._left_out[host] = difference
         if difference and difference != before:
-            self._say(f"host {host} has other code than this one: {difference}; it is left out until it has the same")
+            self._say(f"host {host} has other code than this host: {difference}; it is left out until its code is the same")
         elif before and not difference:
             self._say(f"host {host} has the same code now")
 

@@ -56,7 +56,7 @@ class Supervisor:
         hosts = self._hosts.wait(request.first, first=True)
         saved = saved_step(self._path)
         if saved is not None and request.training.restore_checkpoint_path is not None:
-            say(f"{self._path} holds step {saved}: it is gone on from, not from --restore_checkpoint_path")
+            say(f"{self._path} holds step {saved}: training resumes from it, not from --restore_checkpoint_path")
         for start in itertools.count(1):
             origin = "from the beginning" if saved is None else f"from step {saved} (latest checkpoint)"
             say(f"start {start}: {count(sum(hosts.values()), 'worker')} on {written(hosts)}, {origin}")
@@ -69,7 +69,7 @@ class Supervisor:
                 return self._stopped(code, lines, saved)
             reason = restart_reason(code, lines, self._hosts.changed(hosts))
             if reason is None:
-                say(f"the workers ended with code {code}, and would again: no restart")
+                say(f"the workers ended with code {code}, and would fail again: no restart")
                 return code
             without_progress = 0 if (saved or 0) > (before or 0) else without_progress + 1
             if without_progress > request.reset_limit:
@@ -112,7 +112,7 @@ class Supervisor:
                 send(signal.SIGTERM, workers)
                 return True
             if time.monotonic() >= deadline:
-                say("no worker runs on this host that could be asked: they are ended")
+                say("no worker runs on this host to receive the signal: all workers are ended")
                 job.kill()
         return True
 
@@ -120,14 +120,14 @@ class Supervisor:
         if explained(lines):  # the workers failed, so the save did not succeed
             return code
         end = "nothing is saved" if saved is None else f"step {saved} is saved in {self._path}"
-        raise Stopped(self._signals[-1], f"while training; {end}; to go on, run the same command")
+        raise Stopped(self._signals[-1], f"while training; {end}; to resume, run the same command")
 
     def _sleep(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not self._signals and time.monotonic() < deadline:
             time.sleep(0.1)
         if self._signals:
-            raise Stopped(self._signals[0], "while no worker ran; to go on, run the same command")
+            raise Stopped(self._signals[0], "while no worker ran; to resume, run the same command")
 
 
 def is_worker(words: Sequence[str], variables: Mapping[str, str]) -> bool:

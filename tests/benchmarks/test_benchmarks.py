@@ -64,7 +64,7 @@ def test_checkpoint(tmp_path):
     assert set(figures["of_raw"]) == {"save", "restore"}
     assert sound(*figures["gb_per_s"].values(), *figures["of_raw"].values(), figures["bytes"])
     assert "GB/s" in printed
-    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "temporary files were left behind"
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_preproc(tmp_path):
     assert figures["outbrain"]["rows"] > 1500 and set(figures["outbrain"]["rows_per_s"]) == {"preproc.outbrain", "pandas, merges"}
     assert sound(*figures["outbrain"]["rows_per_s"].values(), *figures["outbrain"]["peak_mib"].values())
     assert "pandas, scikit-learn" in printed
-    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "temporary files were left behind"
 
 
 @needs_spark
@@ -87,10 +87,10 @@ def test_preproc_spark(tmp_path):
     rates, peaks = figures["table"]["rows_per_s"], figures["table"]["peak_mib"]
     assert set(rates) == {"polars", "local[2]", "1 workers"} and sound(*rates.values(), *peaks.values())
     assert "hours for 180 million" in printed
-    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "temporary files were left behind"
 
 
-def test_the_peers_of_preprocessing_give_the_same_numbers_and_ids_of_the_same_values(tmp_path):
+def test_preprocessing_peers_give_the_same_numericals_and_equivalent_ids(tmp_path):
     """pandas with scikit-learn numbers ids by value and not by frequency: each of its ids stands for exactly one of ours."""
     files = tmp_path / "train", tmp_path / "test"
     write_log(files[0], 3000, 0)
@@ -123,7 +123,7 @@ def test_dataloader(tmp_path):
         assert name in printed
         assert sound(facts["samples_per_s"], facts["of_best_peer"], facts["batch_ms"])
     assert figures["pipelines"][figures["best_peer"]]["of_best_peer"] == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "temporary files were left behind"
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_scaling(tmp_path):
     one, two = figures["workers"]["1"], figures["workers"]["2"]
     assert one["efficiency"] == 1
     assert sound(one["samples_per_s"], two["samples_per_s"], two["efficiency"], two["collectives_share"], two["collectives_ms"])
-    assert two["exchanged_of_minimum"] == 1, "whole tables on two workers send what must be sent"
+    assert two["exchanged_of_minimum"] == 1, "whole tables on two workers send exactly the minimum"
     assert two["summed_of_minimum"] == pytest.approx(1, abs=0.01)
 
 
@@ -190,7 +190,7 @@ def test_train_step_of_lists(tmp_path):
 def test_embedding_bags(tmp_path):
     """The benchmark itself checks that everything it compares gives the same vectors, before an update and after."""
     figures, printed = quick("embedding_bags", tmp_path, "--optimizer", "sgd", "--precisions", "float32,bfloat16")
-    assert [result["precision"] for result in figures["results"]] == ["float32", "bfloat16"] and "fbgemm is left out" in printed
+    assert [result["precision"] for result in figures["results"]] == ["float32", "bfloat16"] and "fbgemm is not measured" in printed
     for result in figures["results"]:
         assert {"project", "copying", "TensorFlow"} <= set(result["figures"]) and set(result["seconds"]) == {"lookup", "update", "both"}
         for name, facts in result["figures"].items():
@@ -212,7 +212,7 @@ def test_vectors_that_differ_are_an_error():
             check_same({"project": Contender(0.5, 3), "TensorFlow": other})
 
 
-def test_probe_tells_vectors_apart():
+def test_probes_of_different_vectors_differ():
     vectors = np.random.default_rng(0).standard_normal((64, 24), np.float32)
     assert probe(vectors) == pytest.approx(probe(vectors + np.float32(1e-4)), abs=0.01)
     assert abs(probe(vectors) - probe(vectors[::-1])) > 0.1 and abs(probe(vectors) - probe(np.roll(vectors, 8, axis=1))) > 0.1
@@ -275,8 +275,8 @@ def test_help(name):
         ("scaling", ("--workers", "3"), "--workers 3: expected positive numbers that divide --batch_size 8192"),
         ("train_step", ("--ids", "normal"), "--ids normal: expected one or more of uniform, power_law"),
         ("train_step", ("--hotness", "2,3"), "--hotness 2,3: 2 numbers for 26 tables; expected one for all, or one for each"),
-        ("train_step", ("--hotness", "7", "--t15"), "--hotness 7: table 5 has 4 rows, and the 7 ids of a sample are all different"),
-        ("train_step", ("--model", "wide_and_deep", "--t15"), "--t15 has no effect with --model wide_and_deep; leave it out"),
+        ("train_step", ("--hotness", "7", "--t15"), "--hotness 7: table 5 has 4 rows, and the 7 ids of a sample must all be different"),
+        ("train_step", ("--model", "wide_and_deep", "--t15"), "--t15 has no effect with --model wide_and_deep; drop it"),
         ("train_step", ("--model", "wide_and_deep", "--precisions", "float16"), "no loss scale for two optimizers; add --peers false"),
         ("embedding_bags", ("--hotness", "many"), "or one for each feature, separated by commas; or mlperf"),
         ("embedding_bags", ("--torch_python", "/no/such"), "--torch_python /no/such: no such program"),
@@ -285,7 +285,7 @@ def test_help(name):
         ("train_step", ("--json", "/no/such/file"), "--json /no/such/file: its folder does not exist"),
     ],
 )
-def test_a_mistake_is_one_line(name, flags, message):
+def test_invalid_flags_are_one_line(name, flags, message):
     result = run(name, *flags)
     assert result.returncode == 1 and message in result.stderr
     assert "Traceback" not in result.stderr and len(result.stderr.splitlines()) == 1

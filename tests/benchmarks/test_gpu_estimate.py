@@ -9,7 +9,7 @@ from utils.config.options import ModelConfig
 BATCH, FEATURES = 65536, 26
 
 
-def test_its_products_are_those_of_the_layers():
+def test_products_are_those_of_the_layers():
     work = Workload((10,) * FEATURES, options("--batch_size", BATCH))
     inputs, outputs = work.layers[0]
     layers = sum(one.flops for one in step(BATCH, FEATURES, ModelConfig()) if one.name.startswith("MLPs"))
@@ -23,7 +23,7 @@ def test_rows_are_read_once_and_updated_once():
     assert by_name["update of rows (read the gradient, add to the row)"] == 3 * rows
 
 
-def test_it_grows_with_the_batch_and_falls_with_the_bandwidth():
+def test_estimate_grows_with_the_batch_and_falls_with_the_bandwidth():
     def milliseconds(batch, device):
         return sum(one.ms(device) for one in step(batch, FEATURES, ModelConfig())) + LAUNCHES_MS
 

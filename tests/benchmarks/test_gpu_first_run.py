@@ -1,4 +1,4 @@
-"""The first run on a GPU, gone through without a GPU; parts that fail, take too long or are never started."""
+"""Tests of scripts/gpu_first_run without a GPU: a dry run, and parts that fail, take too long or are never started."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ WALKED = ("device", "products", "rows_int64", "steps_GPU", "steps_CPU", "steps_c
 WALKED += ("train_and_save", "eval", "eval_on_the_cpu", "train_by_horovodrun")
 
 
-def test_the_flags_of_all_parts_can_be(tmp_path):
+def test_flags_of_all_parts_are_valid(tmp_path):
     for sizes in (DRY, Sizes()):
         for command in parts(tmp_path, sizes):
             words = list(map(str, command.words))
@@ -35,7 +35,7 @@ def test_the_flags_of_all_parts_can_be(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_walk_through_the_parts(tmp_path):
+def test_dry_run_of_all_kinds_of_parts(tmp_path):
     result = first_run(tmp_path, "out", "--dry", "--only", ",".join(WALKED))
     assert result.returncode == 0, result.stdout + result.stderr[-2000:]
     results = [json.loads(path.read_text()) for path in sorted((tmp_path / "out").glob("[0-9]*.json"))]
@@ -47,17 +47,17 @@ def test_a_walk_through_the_parts(tmp_path):
     assert by_name["train_and_save"]["steps"] == DRY.steps
 
 
-def test_parts_of_the_true_sizes_have_names_of_their_own_and_limits():
+def test_full_size_parts_have_unique_names_and_time_limits():
     commands = list(parts(Path("/out"), Sizes()))
     assert len({command.name for command in commands}) == len(commands) > 20
     assert all(0 < command.limit_s <= 360 for command in commands)
 
 
-def test_a_part_beyond_its_limit_is_ended_with_what_it_started(tmp_path):
+def test_part_beyond_its_time_limit_is_ended_with_its_children(tmp_path):
     starts = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
     result = run(Command("waits", (sys.executable, "-c", starts), 15), tmp_path, 7, {})
     assert (result["code"], result["timed_out"]) == (124, True) and 15 <= result["seconds"] < 90
-    started, deadline = int(result["out"]), time.monotonic() + 60  # after the kill it may still run for a moment
+    started, deadline = int(result["out"]), time.monotonic() + 60  # after the kill the child may still run for a moment
     while Process.of(started) is not None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert Process.of(started) is None
@@ -66,10 +66,10 @@ def test_a_part_beyond_its_limit_is_ended_with_what_it_started(tmp_path):
     assert (result["code"], result["figures"], result["err"]) == (1, {"a": 1}, "why\n")
 
 
-def test_time_that_is_over_a_folder_that_is_used_and_a_part_that_is_unknown(tmp_path):
+def test_exceeded_time_used_folder_and_unknown_part_are_errors(tmp_path):
     late = first_run(tmp_path, "late", "--dry", "--only", "device,specification", "--minutes", "0")
-    assert late.returncode == 1 and "device: not begun, the 0 minutes are over" in late.stdout
+    assert late.returncode == 1 and "device: not started, because the 0 minutes (--minutes) are over" in late.stdout
     used = first_run(tmp_path, ".", "--dry")
-    assert used.returncode == 1 and "is there already; name a new folder" in used.stderr
+    assert used.returncode == 1 and "already exists; name a new folder" in used.stderr
     unknown = first_run(tmp_path, "new", "--dry", "--only", "speed")
-    assert unknown.returncode == 1 and "--only speed: there are device, products" in unknown.stderr and len(unknown.stderr.splitlines()) == 1
+    assert unknown.returncode == 1 and "--only speed: expected some of device, products" in unknown.stderr and len(unknown.stderr.splitlines()) == 1

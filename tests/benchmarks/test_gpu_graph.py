@@ -38,7 +38,7 @@ def test_two_workers():
     result = subprocess.run([ROOT / "scripts/gpu_graph", *TWO], capture_output=True, text=True, check=False, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr[-2000:]
     one, two = result.stdout.split("2 workers, ")
-    assert "nothing is wrong" in one and "nothing is wrong" in two
+    assert "no problems were found" in one and "no problems were found" in two
     assert all(f"| {name} |" in two for name in TWO)
 
 
@@ -46,14 +46,14 @@ def graph_of(computed, *specs):
     return tf.function(computed, autograph=False).get_concrete_function(*specs).graph
 
 
-def test_a_tensor_of_int32_that_a_device_takes_is_a_copy():
+def test_large_int32_tensor_for_a_device_is_a_copy():
     graph = graph_of(tf.gather, tf.TensorSpec([1000, 4]), tf.TensorSpec([500], tf.int32))
     assert findings(graph, KERNELS).transfers == ["int32 (500,) to the device for GatherV2: GatherV2"]
     assert not findings(graph_of(tf.gather, tf.TensorSpec([1000, 4]), tf.TensorSpec([500], tf.int64)), KERNELS).transfers
     assert not findings(graph_of(tf.gather, tf.TensorSpec([1000, 4]), tf.TensorSpec([10], tf.int32)), KERNELS).transfers
 
 
-def test_an_operation_without_a_kernel_is_found_also_inside_a_function_and_a_condition():
+def test_missing_kernel_is_found_inside_functions_and_conditions():
     inner = tf.function(lambda labels: tf.split(labels, 2)[0], autograph=False)
     labels = tf.TensorSpec([4096], tf.uint8)
     chosen = lambda labels: tf.cond(tf.cast(labels[0], tf.int64) > 0, lambda: inner(labels), lambda: labels[:2048])  # noqa: E731
@@ -63,12 +63,12 @@ def test_an_operation_without_a_kernel_is_found_also_inside_a_function_and_a_con
     assert found.operations["StatelessIf"] == 1
 
 
-def test_what_xla_compiles_is_one_launch():
+def test_part_compiled_by_xla_is_one_launch():
     compiled = tf.function(lambda x: tf.exp(x) + tf.exp(2 * x), autograph=False, jit_compile=True)
     found = findings(graph_of(lambda x: compiled(x) * 2, tf.TensorSpec([8])), KERNELS)
     assert found.compiled == 1 and dict(found.operations) == {"Mul": 1}
 
 
-def test_an_operation_that_the_table_lacks_is_named():
+def test_operation_missing_in_the_kernel_table_is_an_error():
     with pytest.raises(KeyError, match="Lgamma"):
         findings(graph_of(tf.math.lgamma, tf.TensorSpec([8])), KERNELS)

@@ -7,7 +7,7 @@ from dataloading import generate_outbrain
 from preproc.outbrain import command as outbrain
 
 
-def test_the_pandas_script_gives_the_same_values(tmp_path):
+def test_pandas_script_gives_the_same_values(tmp_path):
     pytest.importorskip("pandas")
     from benchmarks.outbrain_peer import by_pandas
 

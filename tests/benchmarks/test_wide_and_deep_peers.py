@@ -29,7 +29,7 @@ def weights(model):
 
 
 @pytest.mark.parametrize(("compiled", "hotness"), [(False, (1, 2, 1)), (True, (1,))])
-def test_the_keras_peer_makes_the_project_s_steps(compiled, hotness):
+def test_keras_peer_trains_like_the_project(compiled, hotness):
     work = workload(hotness)
     model, peer = work.build("float32", World()), KerasWideAndDeep(work, "float32")
     trainer, step = build_trainer(work.config, model, "float32"), peer.step(compiled)
@@ -49,7 +49,7 @@ def test_the_workload_counts_deep_and_wide_columns():
     assert work.layers == [(13 + 9, 16), (16, 8), (8, 1), (13, 1)]
 
 
-def test_the_model_is_the_published_one():
+def test_default_model_is_the_published_one():
     chosen = parse(StepOptions, "", ["--model", "wide_and_deep", "--batch_size", "131072"])
     work = chosen.workload(chosen.rows, "float32")
     assert (len(work.rows), sum(work.rows), sum(work.widths)) == (13, 672_304, 976 + 13)
@@ -59,7 +59,7 @@ def test_the_model_is_the_published_one():
     assert (work.config.regularisation.dropout, work.batch_size) == (0.1, 131_072)
 
 
-def test_tables_that_are_asked_for_take_the_published_ones_place():
+def test_requested_tables_replace_the_published_ones():
     chosen = parse(StepOptions, "", ["--model", "wide_and_deep", "--num_tables", "2", "--cardinality", "9", "--embedding_dim", "4"])
     work = chosen.workload(chosen.rows, "float32")
     assert (work.rows, work.widths) == ((9, 9), (4, 4, 1, 1))

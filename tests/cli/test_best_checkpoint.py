@@ -37,7 +37,7 @@ def evaluated(run, dataset, path, *flags):
     return run("--dataset_path", dataset, "--cpu", "--mode", "eval", "--restore_checkpoint_path", path, *flags)
 
 
-def test_the_last_figures_are_of_the_best_weights_and_the_lasts_stand_beside_them(run, dataset, kept):
+def test_final_figures_are_of_the_best_weights_beside_those_of_the_last(run, dataset, kept):
     path, result = kept
     aucs, final = evaluations(result), result.final
     best, last = (evaluated(run, dataset, pointed(path / name)).final for name in ("best", "latest"))
@@ -50,12 +50,12 @@ def test_the_last_figures_are_of_the_best_weights_and_the_lasts_stand_beside_the
     assert line + f"{final['steps']}: AUC {final['last_auc']:.10f}" in result.out
 
 
-def test_a_folder_stands_for_its_best_with_one_line_and_a_flag_for_the_latest(run, dataset, kept, tmp_path):
+def test_folder_is_read_as_its_best_checkpoint_unless_checkpoint_choice_is_latest(run, dataset, kept, tmp_path):
     path, result = kept
     best, latest = pointed(path / "best"), pointed(path / "latest")
-    told = f"{path}: its best checkpoint is taken, {best.name}; --checkpoint_choice latest takes {latest.name}\n"
+    line = f"{path}: using its best checkpoint, {best.name}; --checkpoint_choice latest uses {latest.name}\n"
     found = evaluated(run, dataset, path)
-    assert found.out.count(told) == 1 and found.final["auc"] == result.final["auc"] and found.err == ""
+    assert found.out.count(line) == 1 and found.final["auc"] == result.final["auc"] and found.err == ""
     assert evaluated(run, dataset, path, "--restore_fallback").final["auc"] == result.final["auc"]
     found = evaluated(run, dataset, path, "--checkpoint_choice", "latest")
     assert "best checkpoint" not in found.out and found.final["auc"] == result.final["last_auc"]
@@ -66,12 +66,12 @@ def test_a_folder_stands_for_its_best_with_one_line_and_a_flag_for_the_latest(ru
     for name, flags in (("folder", (path,)), ("best", (best,)), ("latest", (path, "--checkpoint_choice", "latest"))):
         flags = ("--mode", "predict", "--cpu", "--predictions_path", tmp_path / "p.parquet", "--restore_checkpoint_path", *flags)
         predicted = run("--dataset_path", dataset, *flags)
-        assert predicted.code == 0 and (told in predicted.out) == (name == "folder")
+        assert predicted.code == 0 and (line in predicted.out) == (name == "folder")
         scores[name] = polars.read_parquet(tmp_path / "p.parquet")["score"].to_numpy()
     np.testing.assert_array_equal(scores["folder"], scores["best"])
     assert not np.array_equal(scores["folder"], scores["latest"])
     measured = run("--dataset_path", dataset, "--cpu", "--mode", "inference", "--max_steps", "2", "--restore_checkpoint_path", path)
-    assert measured.code == 0 and told in measured.out
+    assert measured.code == 0 and line in measured.out
 
 
 def test_load_and_export_take_the_best(run, kept, tmp_path, capfd):
@@ -81,7 +81,7 @@ def test_load_and_export_take_the_best(run, kept, tmp_path, capfd):
     model = dlrm.load(path, mmap=True)
     out, err = capfd.readouterr()
     assert model.checkpoint == best and out == ""
-    assert err == f'dlrm.load: {path}: its best checkpoint is taken, {best.name}; checkpoint_choice="latest" takes {latest.name}\n'
+    assert err == f'dlrm.load: {path}: using its best checkpoint, {best.name}; checkpoint_choice="latest" uses {latest.name}\n'
     assert dlrm.load(path, mmap=True, checkpoint_choice="latest").checkpoint == latest and dlrm.load(latest, mmap=True).checkpoint == latest
     assert capfd.readouterr().err == ""
     with pytest.raises(UserError, match="--checkpoint_choice newest: expected one of best, latest"):
@@ -89,12 +89,12 @@ def test_load_and_export_take_the_best(run, kept, tmp_path, capfd):
     for flags, step in (((), best), (("--checkpoint_choice", "latest"), latest)):
         repository = tmp_path / step.name
         result = run("--mode", "export", "--cpu", "--restore_checkpoint_path", path, "--export_path", repository, "--formats", "savedmodel", *flags)
-        assert result.code == 0 and ("its best checkpoint is taken" in result.out) == (step == best), result.err
+        assert result.code == 0 and ("using its best checkpoint" in result.out) == (step == best), result.err
         card = next(repository.rglob("MODEL.md")).read_text()
         assert f"step {Checkpoint(step).step}" in card or str(step) in card
 
 
-def test_early_stopping_keeps_the_best_and_a_folder_without_one_stands_for_its_latest(run, dataset, tmp_path):
+def test_early_stopping_keeps_the_best_and_a_folder_without_one_is_read_as_its_latest(run, dataset, tmp_path):
     flags = ("--dataset_path", dataset, *WORSENS, "--early_stop_patience", "2", "--save_checkpoint_path", tmp_path / "c")
     result = run(*flags)
     final, best = result.final, pointed(tmp_path / "c/best")
@@ -103,13 +103,13 @@ def test_early_stopping_keeps_the_best_and_a_folder_without_one_stands_for_its_l
     assert evaluated(run, dataset, tmp_path / "c").final["auc"] == final["last_auc"]
 
 
-def test_a_run_without_a_best_has_the_figures_it_had(run, dataset, tmp_path):
+def test_run_without_keep_best_checkpoint_reports_no_best_figures(run, dataset, tmp_path):
     plain = run("--dataset_path", dataset, *WORSENS, "--save_checkpoint_path", tmp_path / "c")
     assert plain.final["auc"] == evaluations(plain)[-1] < plain.final["best_auc"]
     assert not (tmp_path / "c/best").exists() and not {"last_auc", "tested_step"} & set(plain.final)
 
 
-def test_where_the_last_is_the_best_it_is_tested_once(run, dataset, tmp_path):
+def test_best_weights_are_tested_once_if_they_are_the_last(run, dataset, tmp_path):
     flags = (*TRAIN, "--epochs", "1", "--learning_rate", "0.001", "--keep_best_checkpoint", "--valid_fraction", "0.25")
     result = run("--dataset_path", dataset, *flags, "--save_checkpoint_path", tmp_path / "c")
     assert result.out.count("samples\ncheckpoint written") == 1 and result.out.count(", 900 samples") == 1
@@ -118,7 +118,7 @@ def test_where_the_last_is_the_best_it_is_tested_once(run, dataset, tmp_path):
     assert "best checkpoint" not in evaluated(run, dataset, tmp_path / "c").out
 
 
-def test_with_rows_held_out_the_best_is_restored_and_tested(run, dataset, tmp_path):
+def test_best_by_held_out_rows_is_restored_and_tested(run, dataset, tmp_path):
     flags = ("--dataset_path", dataset, *WORSENS, "--valid_fraction", "0.25", "--keep_best_checkpoint")
     result = run(*flags, "--save_checkpoint_path", tmp_path / "c")
     final, valid = result.final, evaluations(result, "valid_auc")
@@ -141,7 +141,7 @@ def figures_of(result):
     }
 
 
-def test_what_was_the_best_before_a_resume_is_tested_and_goes_along_into_another_folder(run, dataset, tmp_path):
+def test_best_from_before_a_resume_is_tested_and_copied_to_another_folder(run, dataset, tmp_path):
     whole = held_out(run, dataset, "--save_checkpoint_path", tmp_path / "whole")
     step, first = whole.final["tested_step"], held_out(run, dataset, "--save_checkpoint_path", tmp_path / "c", "--max_steps", "50")
     assert first.final["tested_step"] == step < 50
@@ -159,7 +159,7 @@ def test_what_was_the_best_before_a_resume_is_tested_and_goes_along_into_another
     assert figures_of(unsaved) == figures_of(whole)
 
 
-def test_another_branchs_best_is_not_taken_for_ones_own(run, dataset, tmp_path):
+def test_best_of_another_branch_is_not_used(run, dataset, tmp_path):
     """A run that resumes before the best step, with other flags, does not count the first run's best as its own."""
     often = ("--save_checkpoint_path", tmp_path / "c", "--checkpoint_every_steps", "2", "--keep_checkpoints", "100")
     whole = held_out(run, dataset, *often)
@@ -174,7 +174,7 @@ def test_another_branchs_best_is_not_taken_for_ones_own(run, dataset, tmp_path):
     assert other.final["auc"] != whole.final["auc"]
 
 
-def test_a_run_that_no_longer_keeps_the_best_does_not_leave_an_old_one(run, dataset, tmp_path):
+def test_run_without_keep_best_checkpoint_removes_an_old_best(run, dataset, tmp_path):
     first = held_out(run, dataset, "--save_checkpoint_path", tmp_path / "c", "--max_steps", "50")
     assert first.code == 0 and (tmp_path / "c/best").exists()
     flags = ("--save_checkpoint_path", tmp_path / "c", "--resume", "auto", "--nokeep_best_checkpoint")
@@ -182,7 +182,7 @@ def test_a_run_that_no_longer_keeps_the_best_does_not_leave_an_old_one(run, data
     assert "last_auc" not in last.final and not (tmp_path / "c/best").exists()
 
 
-def test_a_best_that_is_damaged_is_said_and_the_last_stands(run, dataset, tmp_path):
+def test_damaged_best_is_reported_and_the_last_is_tested(run, dataset, tmp_path):
     first = held_out(run, dataset, "--save_checkpoint_path", tmp_path / "c", "--max_steps", "50")
     best = pointed(tmp_path / "c/best")
     chunk = next((best / "tables/cat_1/weights/c").rglob("0"))
@@ -196,7 +196,7 @@ def test_a_best_that_is_damaged_is_said_and_the_last_stands(run, dataset, tmp_pa
     assert last.final["auc"] == last.final["last_auc"] and last.final["tested_step"] == last.final["steps"]
 
 
-def test_the_published_log_of_wide_and_deep_has_the_best_by_its_own_metric(dataset, tmp_path):
+def test_wide_and_deep_log_has_the_best_by_map_at_12(dataset, tmp_path):
     write_dataset(tmp_path / "grouped")
     for split, count in (("train", 4000), ("test", 900)):
         (np.arange(count) // 6).astype(np.int32).tofile(tmp_path / "grouped" / split / "group.bin")
@@ -224,7 +224,7 @@ def test_the_published_log_of_wide_and_deep_has_the_best_by_its_own_metric(datas
     assert (final["last_auc"], final["last_map_at_12"]) == (points[-1]["auc"], maps[-1])
 
 
-def test_a_best_from_before_it_was_kept_is_said_to_be_gone(run, dataset, tmp_path):
+def test_best_that_was_not_kept_is_reported(run, dataset, tmp_path):
     flags = ("--dataset_path", dataset, *WORSENS, "--valid_fraction", "0.25", "--save_checkpoint_path", tmp_path / "c")
     assert run(*flags, "--max_steps", "66").code == 0
     last = run(*flags, "--resume", "auto", "--keep_best_checkpoint")
@@ -232,7 +232,7 @@ def test_a_best_from_before_it_was_kept_is_said_to_be_gone(run, dataset, tmp_pat
     assert last.final["tested_step"] == last.final["steps"] and last.final["auc"] == last.final["last_auc"]
 
 
-def test_a_file_best_that_names_nothing_is_as_if_there_were_none(run, dataset, kept, tmp_path):
+def test_invalid_file_best_is_ignored(run, dataset, kept, tmp_path):
     path, result = kept
     for number, content in enumerate(("", "step-00000099\n", "../c\n", b"\xff\xfe")):
         folder = shutil.copytree(path, tmp_path / str(number))

@@ -24,7 +24,7 @@ def rows_of(folder, split, first, last):
     edit_spec(folder, add)
 
 
-def test_a_valid_split_and_a_fraction_of_the_training_rows_give_the_same_run(run, dataset, copy):
+def test_valid_split_and_valid_fraction_give_the_same_run(run, dataset, copy):
     rows_of(copy, "valid", 3000, 4000)
     flags = (*TRAIN, "--epochs", "2", "--evals_per_epoch", "2")
     by_fraction = run("--dataset_path", dataset, *flags, "--valid_fraction", "0.25")
@@ -38,7 +38,7 @@ def test_a_valid_split_and_a_fraction_of_the_training_rows_give_the_same_run(run
     assert len(points) == 4 and max(points) == by_split.final["best_auc"]
 
 
-def test_a_subset_of_the_training_rows_is_a_dataset_of_its_first_rows(run, dataset, copy, tmp_path):
+def test_dataset_subset_trains_on_the_first_rows(run, dataset, copy, tmp_path):
     rows_of(copy, "valid", 3000, 4000)
     rows_of(copy, "rest", 1500, 3000)
     edit_spec(copy, lambda spec: spec["source_spec"].pop("rest"))
@@ -48,18 +48,18 @@ def test_a_subset_of_the_training_rows_is_a_dataset_of_its_first_rows(run, datas
     for figure in ("auc", "valid_auc", "train_loss", "best_epoch"):
         assert by_flag.final[figure] == by_files.final[figure], figure
     other = run("--dataset_path", dataset, *TRAIN, "--dataset_subset", "0.4", "--restore_checkpoint_path", tmp_path / "c")
-    assert other.code == 1 and "that run" in other.err and "cannot go on exactly" in other.err
+    assert other.code == 1 and "its run" in other.err and "cannot be resumed exactly" in other.err
     none = run("--dataset_path", dataset, *TRAIN, "--dataset_subset", "0.00001")
     assert none.code == 1 and "--dataset_subset 1e-05: none of the 4000 rows of train would be left" in none.err
 
 
-def test_a_valid_split_and_a_fraction_exclude_each_other(run, copy):
+def test_valid_split_and_valid_fraction_exclude_each_other(run, copy):
     rows_of(copy, "valid", 3000, 4000)
     result = run("--dataset_path", copy, *TRAIN, "--valid_fraction", "0.1")
     assert result.code == 1 and "has a valid split, so --valid_fraction 0.1 cannot hold out another" in result.err
 
 
-def test_training_stops_when_the_auc_no_longer_improves_and_goes_on_counting_after_a_resume(run, dataset, tmp_path):
+def test_early_stopping_keeps_its_count_after_a_resume(run, dataset, tmp_path):
     flags = ("--dataset_path", dataset, *TRAIN, "--epochs", "40", "--learning_rate", "0.3", "--evals_per_epoch", "2", "--early_stop_patience", "3")
     often = ("--checkpoint_every_steps", "5", "--keep_checkpoints", "1000")
     whole = run(*flags, "--save_checkpoint_path", tmp_path / "c", "--keep_best_checkpoint", *often)
@@ -77,7 +77,7 @@ def test_training_stops_when_the_auc_no_longer_improves_and_goes_on_counting_aft
 
 
 @pytest.mark.parametrize("how", ["clip", "hash"])
-def test_ids_out_of_range_are_made_to_fit_as_if_the_dataset_held_them_so(run, dataset, copy, tmp_path, how):
+def test_clip_and_hash_match_a_dataset_with_the_changed_ids(run, dataset, copy, tmp_path, how):
     path, fitting = copy / "train/cat_1.bin", tmp_path / "fitting"
     ids = np.fromfile(path, np.int16)
     ids[[5, 900, 3999]] = 300, -1, 20_000
@@ -96,7 +96,7 @@ def test_ids_out_of_range_are_made_to_fit_as_if_the_dataset_held_them_so(run, da
         np.testing.assert_array_equal(one.read(name), two.read(name))
 
 
-def test_an_id_out_of_range_is_an_error_that_says_what_can_be_done(run, copy):
+def test_id_out_of_range_is_an_error_with_advice(run, copy):
     path = copy / "train/cat_1.bin"
     ids = np.fromfile(path, np.int16)
     ids[900] = 300
@@ -106,7 +106,7 @@ def test_an_id_out_of_range_is_an_error_that_says_what_can_be_done(run, copy):
     assert f"{path}: feature cat_1, row 900: id 300 is not in [0, 300); correct the dataset, or map such ids" in result.err
 
 
-def test_a_damaged_checkpoint_is_passed_over_only_if_asked(run, dataset, tmp_path):
+def test_damaged_checkpoint_is_skipped_only_with_restore_fallback(run, dataset, tmp_path):
     flags = ("--dataset_path", dataset, *TRAIN, "--epochs", "1")
     assert run(*flags, "--save_checkpoint_path", tmp_path / "c", "--checkpoint_every_steps", "6").code == 0
     whole = Checkpoint(tmp_path / "c")
@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_is_passed_over_only_if_asked(run, dataset, tmp_pat
         refused = run(*flags, *mode, "--restore_checkpoint_path", tmp_path / "c")
         assert refused.code == 1 and "damaged" in refused.err and "(there is step-00000012)" in refused.err
     result = run(*flags, "--restore_checkpoint_path", tmp_path / "c", "--restore_fallback", "--save_checkpoint_path", tmp_path / "d")
-    assert "damaged" in result.err and "step-00000012 is tried instead" in result.err and "step 12" in result.out
+    assert "damaged" in result.err and "step-00000012 instead" in result.err and "step 12" in result.out
     found = Checkpoint(tmp_path / "d")
     for name, values in expected.items():
         np.testing.assert_array_equal(found.read(name), values, name)
@@ -129,7 +129,7 @@ def test_a_damaged_checkpoint_is_passed_over_only_if_asked(run, dataset, tmp_pat
     assert nothing.code == 1 and "damaged" in nothing.err.splitlines()[-1] and "Traceback" not in nothing.err
 
 
-def test_two_runs_do_not_write_to_one_folder(run, dataset, tmp_path):
+def test_checkpoint_folder_in_use_is_an_error(run, dataset, tmp_path):
     from utils.checkpoint.lock import Lock
 
     (tmp_path / "c").mkdir()
@@ -139,7 +139,7 @@ def test_two_runs_do_not_write_to_one_folder(run, dataset, tmp_path):
     held.release()
 
 
-def test_a_model_that_has_grown_goes_on_from_the_old_ones_weights(run, dataset, copy, tmp_path):
+def test_allow_growth_trains_on_from_the_old_weights(run, dataset, copy, tmp_path):
     flags = (*TRAIN, "--epochs", "1")
     assert run("--dataset_path", dataset, *flags, "--save_checkpoint_path", tmp_path / "c").code == 0
     edit_spec(copy, lambda spec: spec["feature_spec"]["cat_1"].update(cardinality=400))

@@ -30,7 +30,7 @@ def same_as(evaluated, trained):
     return evaluated == {"auc": trained["auc"], "test_loss": trained["validation_loss"], "samples": ROWS["test"]}
 
 
-def test_evaluation_in_another_process_repeats_the_auc_to_the_last_digit_without_model_flags(trained, dataset, tmp_path):
+def test_evaluation_in_another_process_repeats_the_auc_exactly_without_model_flags(trained, dataset, tmp_path):
     checkpoint, training = trained
     result = child(tmp_path, "--cpu", "--mode", "eval", "--dataset_path", dataset, "--restore_checkpoint_path", checkpoint)
     assert result.err == ""
@@ -48,7 +48,7 @@ def test_evaluation_in_another_process_repeats_the_auc_to_the_last_digit_without
     ],
     ids=lambda flags: " ".join(flags),
 )
-def test_evaluation_repeats_what_training_used(run, dataset, tmp_path, flags):
+def test_evaluation_inherits_training_flags(run, dataset, tmp_path, flags):
     checkpoint = tmp_path / "checkpoint"
     training = run("--dataset_path", dataset, *TRAIN, "--max_steps", "12", "--save_checkpoint_path", checkpoint, *flags).final
     result = run("--cpu", "--mode", "eval", "--dataset_path", dataset, "--restore_checkpoint_path", checkpoint)
@@ -83,10 +83,10 @@ def test_inference_reports_latency_throughput_and_auc(run, trained, dataset):
     assert 0 < figures["p90_inference_latency"] <= figures["p99_inference_latency"] < 10
 
 
-def test_inference_says_what_it_will_take_and_ends_in_time(run, trained, dataset):
+def test_inference_announces_its_duration_and_keeps_the_time_limit(run, trained, dataset):
     flags = ("--cpu", "--mode", "inference", "--dataset_path", dataset, "--restore_checkpoint_path", trained[0], "--inference_seconds", "0.5")
     result = run(*flags, "--max_steps", "100000")
-    found = re.search(r"batch 512: 100,000 batches would take ([\d,]+) s; ([\d,]+) are measured, which take \d s \(--inference_seconds, ", result.out)
+    found = re.search(r"batch 512: 100,000 batches would take ([\d,]+) s; only ([\d,]+) are measured, in \d s \(--inference_seconds, ", result.out)
     count = int(found[2].replace(",", ""))
     assert result.final["inference_batches"] == count and 3 <= count < 100000
     assert f" over {count:,} batches; AUC " in result.out
@@ -115,7 +115,7 @@ def test_predictions_are_the_probabilities_of_every_row_in_file_order(run, train
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
 
 
-def test_predictions_name_the_group_of_every_row(run, trained, copy, tmp_path):
+def test_predictions_have_the_group_of_every_row(run, trained, copy, tmp_path):
     groups = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, ROWS["test"])
     groups.tofile(copy / "test" / "group.bin")
     np.zeros(ROWS["train"], np.int64).tofile(copy / "train" / "group.bin")
@@ -158,7 +158,7 @@ def test_training_starts_from_the_weights_of_a_checkpoint(run, trained, dataset)
     assert result.final["auc"] == pytest.approx(training.final["auc"], abs=1e-4)
 
 
-def test_a_dataset_smaller_than_a_batch_is_trained_on_whole(run, dataset):
+def test_dataset_smaller_than_a_batch_is_one_step(run, dataset):
     result = run(
         "--dataset_path", dataset, "--cpu", *SMALL, "--batch_size", "8192", "--optimizer", "adam", "--learning_rate", "0.01", "--warmup_steps", "0"
     )

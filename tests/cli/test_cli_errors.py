@@ -85,7 +85,7 @@ def not_yaml(folder):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_bad_dataset_is_one_line(run, copy, tmp_path, damage, words):
+def test_invalid_dataset_is_a_one_line_error(run, copy, tmp_path, damage, words):
     damage(copy)
     result = run("--dataset_path", copy, *TRAIN, "--save_checkpoint_path", tmp_path / "checkpoint")
     assert_one_line(result, *words)
@@ -110,20 +110,20 @@ def garble(checkpoint):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (flip, ["tables/cat_1/weights: its data do not fit their checksum; the checkpoint is damaged"]),
+        (flip, ["tables/cat_1/weights: its data do not match their checksum; the checkpoint is damaged"]),
         (lose, ["dense/top_mlp/0/kernel/c/0/0: No such file or directory; the checkpoint is damaged"]),
         (garble, ["manifest.json: cannot be read"]),
         (shutil.rmtree, ["checkpoint: no such folder"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_bad_checkpoint_is_one_line(run, trained, dataset, tmp_path, damage, words):
+def test_damaged_checkpoint_is_a_one_line_error(run, trained, dataset, tmp_path, damage, words):
     checkpoint = shutil.copytree(trained[0], tmp_path / "checkpoint")
     damage(checkpoint)
     assert_one_line(run("--cpu", "--mode", "eval", "--dataset_path", dataset, "--restore_checkpoint_path", checkpoint), *words)
 
 
-def test_a_checkpoint_of_other_tables_is_one_line(run, trained, tmp_path):
+def test_checkpoint_of_other_tables_is_a_one_line_error(run, trained, tmp_path):
     dataset = write_dataset(tmp_path / "dataset", cardinalities=(50, 301, 7), rows={"train": 10, "test": 10})
     result = run("--cpu", "--mode", "eval", "--dataset_path", dataset, "--restore_checkpoint_path", trained[0])
     assert_one_line(result, "the table of feature cat_1 has 300 rows, the dataset needs 301")
@@ -136,7 +136,7 @@ def test_a_checkpoint_of_other_tables_is_one_line(run, trained, tmp_path):
         (["--embedding_dim", "16", "--bottom_mlp_dims", "16,16"], ["--embedding_dim 16: the checkpoint's model has 8"]),
     ],
 )
-def test_a_flag_that_contradicts_the_checkpoint_is_one_line(run, trained, dataset, flags, words):
+def test_flag_that_contradicts_the_checkpoint_is_a_one_line_error(run, trained, dataset, flags, words):
     result = run("--cpu", "--mode", "eval", "--dataset_path", dataset, "--restore_checkpoint_path", trained[0], *flags)
     assert_one_line(result, *words)
 
@@ -166,13 +166,13 @@ def test_a_flag_that_contradicts_the_checkpoint_is_one_line(run, trained, datase
     ],
     ids=lambda value: " ".join(value)[-60:] if value and value[0].startswith("--") and len(value) > 1 else "",
 )
-def test_a_request_that_cannot_be_met_is_one_line(run, dataset, trained, tmp_path, flags, words):
+def test_invalid_request_is_a_one_line_error(run, dataset, trained, tmp_path, flags, words):
     (tmp_path / "file").write_text("in the way")
     names = {"data": dataset, "model": trained[0], "tmp": tmp_path}
     assert_one_line(run(*(flag.format(**names) for flag in flags)), *(word.format(**names) for word in words))
 
 
-def test_a_loss_that_is_not_finite_is_one_line_with_the_step_and_the_good_checkpoint_stays(trained, dataset, tmp_path):
+def test_loss_that_is_not_finite_is_a_one_line_error_and_keeps_the_last_checkpoint(trained, dataset, tmp_path):
     checkpoint = shutil.copytree(trained[0], tmp_path / "checkpoint")
     before = {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
     flags = (
@@ -198,7 +198,7 @@ def test_a_loss_that_is_not_finite_is_one_line_with_the_step_and_the_good_checkp
     [("--learning_rate", "1e38"), ("--learning_rate", "0.1", "--amp", "--amp_dtype", "float16", "--loss_scale", "1e38", "--evals_per_epoch", "0")],
     ids=["evaluated", "not evaluated"],
 )
-def test_a_model_that_the_last_step_ruined_is_not_saved(run, dataset, tmp_path, flags):
+def test_weights_that_are_not_finite_after_the_last_step_are_not_saved(run, dataset, tmp_path, flags):
     # The loss of step 0 is finite: it was computed with the weights before the step.
     ruin = ("--cpu", *SMALL, "--batch_size", "256", "--warmup_steps", "0", "--max_steps", "1", "--optimizer", "adam", *flags)
     result = run("--dataset_path", dataset, *ruin, "--save_checkpoint_path", tmp_path / "checkpoint")
@@ -208,11 +208,11 @@ def test_a_model_that_the_last_step_ruined_is_not_saved(run, dataset, tmp_path, 
     assert list((tmp_path / "checkpoint").iterdir()) == []
 
 
-def test_an_unknown_flag_is_one_line(tmp_path):
+def test_unknown_flag_is_a_one_line_error(tmp_path):
     assert_one_line(child(tmp_path, "--bach_size", "3"), "unknown flag --bach_size; did you mean --batch_size?")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_truncated_file_is_one_line_of_a_real_process_too(copy, tmp_path):
+def test_truncated_file_is_a_one_line_error_in_a_child_process(copy, tmp_path):
     truncate(copy)
     assert_one_line(child(tmp_path, "--dataset_path", copy, *TRAIN), "train/cat_1.bin", "truncated")

@@ -31,7 +31,7 @@ def trained(dataset, tmp_path_factory):
     return folder / "c", read_log(folder / "log.json")[-1]["data"]
 
 
-def test_it_learns_and_its_checkpoint_says_what_it_is(trained):
+def test_dcnv2_learns_and_its_checkpoint_names_the_model(trained):
     path, figures = trained
     manifest = Checkpoint(path).manifest
     assert figures["auc"] > 0.6 and manifest["model"]["name"] == "dcnv2"
@@ -61,7 +61,7 @@ def test_dlrm_evaluates_predicts_and_loads_it_without_model_flags(trained, datas
         np.testing.assert_allclose(model.score({name: values[3:8] for name, values in samples.items()}), scores[3:8], rtol=0, atol=1e-6)
 
 
-def test_it_goes_on_exactly(trained, dataset, tmp_path):
+def test_resume_is_exact(trained, dataset, tmp_path):
     path, _ = trained
     assert (
         dcnv2(tmp_path, "--dataset_path", dataset, *FLAGS, "--epochs", "2", "--max_steps", "9", "--save_checkpoint_path", tmp_path / "d").returncode
@@ -75,7 +75,7 @@ def test_it_goes_on_exactly(trained, dataset, tmp_path):
         np.testing.assert_array_equal(cut.read(name), whole.read(name), err_msg=name)
 
 
-def test_its_help_has_its_defaults_and_flags_win(dataset, tmp_path):
+def test_help_shows_its_defaults_and_flags_override_them(dataset, tmp_path):
     text = dcnv2(tmp_path, "--help").stdout
     for words in ("default: cross", "default: adam", "default: 0.0001", "default: 100;"):
         assert words in " ".join(text.split()), words
@@ -96,6 +96,6 @@ def test_a_checkpoint_of_another_interaction_is_refused(trained, dataset, tmp_pa
     assert result.code == 1 and "--interaction dot: the checkpoint's model has cross; drop the flag" in result.err
 
 
-def test_widths_that_dots_cannot_join_are_one_line(dataset, tmp_path):
+def test_mlp_width_other_than_embedding_dim_is_an_error_with_dot(dataset, tmp_path):
     result = child(tmp_path, "--dataset_path", dataset, "--cpu", "--embedding_dim", "8", "--bottom_mlp_dims", "16,5", "--top_mlp_dims", "4,1")
     assert result.code == 1 and "the last width must be --embedding_dim 8, because the dot interaction takes products of both" in result.err

@@ -24,7 +24,7 @@ def steps(folder):
 
 
 @pytest.mark.parametrize("path", ["here/../c", "../c", "./c/.", "link/../c", "c//d", "ü ☃/c"])
-def test_a_path_of_any_form_is_saved_to_and_restored_from(run, flags, tmp_path, monkeypatch, path):
+def test_any_form_of_path_works(run, flags, tmp_path, monkeypatch, path):
     (tmp_path / "work/here").mkdir(parents=True)
     (tmp_path / "elsewhere/deep").mkdir(parents=True)
     (tmp_path / "work/link").symlink_to(tmp_path / "elsewhere/deep")  # `link/..` is `elsewhere`, not `work`
@@ -39,14 +39,14 @@ def test_a_path_of_any_form_is_saved_to_and_restored_from(run, flags, tmp_path, 
     assert Checkpoint(os.path.realpath(path)).step == 6
 
 
-def test_a_path_that_is_not_utf8_is_refused_before_training(run, flags, tmp_path):
+def test_path_that_is_not_utf8_is_rejected_before_training(run, flags, tmp_path):
     path = os.fsencode(tmp_path) + b"/\xff"
     result = run(*flags, "--save_checkpoint_path", os.fsdecode(path))
     assert result.code == 1 and "is not UTF-8" in result.err and "damaged" not in result.err
     assert "step" not in result.out and result.err.count("\n") == 1
 
 
-def test_a_feature_whose_name_is_too_long_for_a_file_is_refused_before_training(run, copy, tmp_path):
+def test_feature_name_too_long_for_a_file_is_rejected_before_training(run, copy, tmp_path):
     name = "ü" * 60  # 360 bytes as a file name, since a checkpoint escapes ü as %C3%BC
     spec = (copy / "feature_spec.yaml").read_text()
     (copy / "feature_spec.yaml").write_text(re.sub(r"\bcat_0\b(?!\.bin)", name, spec))
@@ -55,14 +55,14 @@ def test_a_feature_whose_name_is_too_long_for_a_file_is_refused_before_training(
     assert result.err.count("\n") == 1 and steps(tmp_path / "c") == []
 
 
-def test_a_folder_that_cannot_be_made_or_written_names_its_flag(run, flags, tmp_path):
+def test_error_of_an_unusable_folder_names_the_flag(run, flags, tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file/c", "/proc/c"):
         result = run(*flags, "--save_checkpoint_path", path)
         assert result.code == 1 and f"--save_checkpoint_path {path}: " in result.err and result.err.count("\n") == 1, result.err
 
 
-def test_the_trial_leaves_nothing(run, flags, tmp_path):
+def test_trial_leaves_no_files(run, flags, tmp_path):
     assert run(*flags, "--save_checkpoint_path", tmp_path / "c").code == 0
     assert steps(tmp_path / "c") == ["latest", "step-00000004"]
 
@@ -70,7 +70,7 @@ def test_the_trial_leaves_nothing(run, flags, tmp_path):
 # Folders in use ----------------------------------------------------------------------------------------------------------
 
 
-def test_another_runs_checkpoints_are_not_replaced_unless_asked_for(run, flags, trained, tmp_path):
+def test_checkpoints_of_another_run_are_not_replaced_by_default(run, flags, trained, tmp_path):
     folder = ("--save_checkpoint_path", tmp_path / "c")
     assert run(*flags, *folder).code == 0
     for more in ((), ("--restore_checkpoint_path", trained[0]), ("--restore_checkpoint_path", tmp_path / "c", "--resume", "weights")):
@@ -82,7 +82,7 @@ def test_another_runs_checkpoints_are_not_replaced_unless_asked_for(run, flags, 
     assert steps(tmp_path / "c") == ["latest", "step-00000004"]
 
 
-def test_overwriting_removes_the_other_runs_steps_and_its_best_once_there_is_a_new_one(run, flags, tmp_path):
+def test_overwrite_removes_the_other_checkpoints_after_the_first_new_one(run, flags, tmp_path):
     folder = ("--save_checkpoint_path", tmp_path / "c")
     many = ("--checkpoint_every_steps", "4", "--evals_per_epoch", "4", "--keep_best_checkpoint")
     assert run(*flags, *folder, *many, "--max_steps", "12").code == 0
@@ -94,7 +94,7 @@ def test_overwriting_removes_the_other_runs_steps_and_its_best_once_there_is_a_n
     assert steps(tmp_path / "c") == ["latest", "step-00000001", "step-00000002", "step-00000003"]
 
 
-def test_overwriting_and_going_on_exclude_each_other(run, flags, tmp_path):
+def test_overwrite_checkpoints_and_resume_auto_exclude_each_other(run, flags, tmp_path):
     result = run(*flags, "--save_checkpoint_path", tmp_path / "c", "--overwrite_checkpoints", "--resume", "auto")
     assert result.code == 1 and "exclude each other" in result.err
 
@@ -102,19 +102,19 @@ def test_overwriting_and_going_on_exclude_each_other(run, flags, tmp_path):
 # Resuming ----------------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_run_has_saved_itself_goes_before_where_it_began(run, flags, tmp_path):
+def test_resume_auto_prefers_own_checkpoints_to_restore_checkpoint_path(run, flags, tmp_path):
     assert run(*flags, "--save_checkpoint_path", tmp_path / "a").code == 0
     again = (*flags, "--restore_checkpoint_path", tmp_path / "a", "--save_checkpoint_path", tmp_path / "b", "--resume", "auto")
     first = run(*again, "--max_steps", "6")
-    assert "going on at epoch 0, batch 4, step 4" in first.out, first.err
+    assert "resuming at epoch 0, batch 4, step 4" in first.out, first.err
     second = run(*again, "--max_steps", "9")
-    assert "going on at epoch 0, batch 6, step 6" in second.out, second.err
+    assert "resuming at epoch 0, batch 6, step 6" in second.out, second.err
 
 
 @pytest.mark.parametrize(
     "limit", [("--epochs", "1"), ("--max_steps", "7"), ("--epochs", "50", "--early_stop_patience", "1"), ("--auc_threshold", "0.2")]
 )
-def test_a_finished_run_says_so_and_changes_nothing(run, dataset, tmp_path, limit):
+def test_resuming_a_finished_run_changes_nothing(run, dataset, tmp_path, limit):
     command = ("--dataset_path", dataset, *TRAIN, "--save_checkpoint_path", tmp_path / "c", "--resume", "auto", "--learning_rate", "0.05", *limit)
     first = run(*command)
     manifest = Checkpoint(tmp_path / "c").folder / "manifest.json"
@@ -130,7 +130,7 @@ def test_a_finished_run_says_so_and_changes_nothing(run, dataset, tmp_path, limi
         assert more.final["steps"] == 2 * first.final["steps"]
 
 
-def test_a_threshold_that_was_reached_holds_when_the_run_goes_on(run, dataset, tmp_path):
+def test_reached_auc_threshold_holds_after_a_resume(run, dataset, tmp_path):
     command = ("--dataset_path", dataset, *TRAIN, "--epochs", "4", "--test_freq", "5", "--save_checkpoint_path", tmp_path / "c", "--resume", "auto")
     first = run(*command, "--auc_threshold", "0.2")
     assert first.final["steps"] == 5
@@ -138,7 +138,7 @@ def test_a_threshold_that_was_reached_holds_when_the_run_goes_on(run, dataset, t
     assert run(*command, "--auc_threshold", "1").final["steps"] == 64
 
 
-def test_flags_are_taken_over_and_those_that_differ_are_announced(run, dataset, tmp_path):
+def test_flags_are_inherited_and_changes_are_announced(run, dataset, tmp_path):
     path = ("--dataset_path", dataset, "--cpu", "--save_checkpoint_path", tmp_path / "c", "--resume", "auto")
     given = ("--beta1", "0.8", "--amp", "--epochs", "3", "--shuffle_batch_order", "--seed", "5", "--max_steps", "9")
     whole = run("--dataset_path", dataset, *TRAIN, *given, "--save_checkpoint_path", tmp_path / "whole", "--max_steps", "20")
@@ -163,7 +163,7 @@ def test_flags_are_taken_over_and_those_that_differ_are_announced(run, dataset, 
         assert f"--{name} {new} from here on; the checkpoint's run had {old}\n" in result.out, result.out
 
 
-def test_weights_alone_bring_no_flags(run, dataset, trained, tmp_path):
+def test_resume_weights_inherits_no_training_flags(run, dataset, trained, tmp_path):
     flags = ("--dataset_path", dataset, "--cpu", "--batch_size", "256", "--max_steps", "2", "--warmup_steps", "0", "--learning_rate", "0.5")
     result = run(*flags, "--restore_checkpoint_path", trained[0], "--resume", "weights")
     assert result.code == 0 and "taken over" not in result.out, result.err

@@ -77,7 +77,7 @@ def samples(dataset):
     return columns | {f"cat_{place}": draw.integers(0, rows, 600) for place, rows in enumerate((50, 300, 7))}
 
 
-def test_children_of_a_process_that_has_scored_score_or_say_what_to_do(tmp_path, trained, samples):
+def test_forked_children_score_or_raise_an_error(tmp_path, trained, samples):
     found = forked(
         tmp_path,
         trained[0],
@@ -101,7 +101,7 @@ print(json.dumps(result))
     assert found["fresh"] == found["scores"]
     assert found["few"] == found["few later"] == found["expected"]
     for name in ("whole", "many"):
-        assert "forked after TensorFlow had begun its threads" in found[name] and SPAWN in found[name], (name, found[name])
+        assert "forked after TensorFlow had started its threads" in found[name] and SPAWN in found[name], (name, found[name])
     for name in ("loaded", "trained"):
         assert "this process was forked after Tensor" in found[name] and SPAWN in found[name], (name, found[name])
 
@@ -141,7 +141,7 @@ print(json.dumps(result))
     assert len(found["whole"]) == 4 and all(SPAWN in text for text in found["whole"])
 
 
-def test_a_fork_while_another_thread_makes_the_evaluator(tmp_path, trained, samples):
+def test_fork_while_another_thread_holds_the_models_lock(tmp_path, trained, samples):
     """A child scores, or fails with an error, where the model's lock is held by a thread that exists only in the parent."""
     found = forked(
         tmp_path,
@@ -175,7 +175,7 @@ print(json.dumps(result))
 """,
     )
     assert found["imported"] == found["frame"] == found["expected"]
-    assert "forked after Polars had begun its threads" in found["lazy"] and SPAWN in found["lazy"]
+    assert "forked after Polars had started its threads" in found["lazy"] and SPAWN in found["lazy"]
 
 
 def test_a_lazy_frame_is_collected(trained, samples):
@@ -190,7 +190,7 @@ def test_a_lazy_frame_is_collected(trained, samples):
         model.score(polars.scan_csv("/nowhere/at-all.csv"))
 
 
-def test_training_in_a_thread_is_training(tmp_path, dataset):
+def test_training_in_a_thread_matches_the_main_thread(tmp_path, dataset):
     """Training in a thread gives the figures of training in the main thread, and leaves the signal handlers as they were."""
     script = tmp_path / "script.py"
     script.write_text("""
@@ -219,14 +219,14 @@ print(json.dumps([found, again]))
     }
 
 
-def test_its_parameters_are_weights(trained):
+def test_parameter_count_excludes_optimizer_slots(trained):
     """The count of parameters leaves out the optimizers' slots; Adam has two for every weight of a table."""
     dims = [[3, 16], [16, 8], [8 + 6, 16], [16, 1]]
     weights = sum(rows * 8 for rows in (50, 300, 7)) + sum(inputs * outputs + outputs for inputs, outputs in dims)
     assert "--optimizer" in TRAIN and f": {weights:,} parameters\n" in repr(dlrm.load(trained[0], mmap=True))
 
 
-def test_several_models_say_nothing_of_retracing(tmp_path, trained, samples):
+def test_several_models_give_no_retracing_warning(tmp_path, trained, samples):
     script = Path(tmp_path / "script.py")
     script.write_text("""
 import json, sys

@@ -45,7 +45,7 @@ def grow(run, tmp_path, old, grown, model, *flags):
 
 
 @pytest.mark.parametrize("model", [WIDE, CROSS], ids=["wide_and_deep", "cross"])
-def test_a_new_feature_and_another_order(run, tmp_path, old, grown, model):
+def test_growth_with_a_new_feature_in_another_order(run, tmp_path, old, grown, model):
     result = grow(run, tmp_path, old, grown, model)
     assert "new features: cat_2; new rows: none; training starts at step 0" in result.out, result.err
     assert Checkpoint(tmp_path / "d").shape("tables/cat_2/weights") == (4, 2)
@@ -63,10 +63,10 @@ def test_a_new_feature_and_another_order(run, tmp_path, old, grown, model):
     assert np.ptp(expected) > 1e-3
 
 
-def test_widths_that_contradict_or_are_not_said(run, tmp_path, old, grown):
+def test_contradictory_or_missing_widths_are_errors(run, tmp_path, old, grown):
     edit_spec(grown, lambda found: found["feature_spec"]["cat_2"].pop("embedding_dim"))
-    unsaid = grow(run, tmp_path, old, grown, CROSS)
-    assert unsaid.code == 1 and "feature cat_2: is new, and the checkpoint's tables have different widths; say its own by embedding_dim" in unsaid.err
+    bare = grow(run, tmp_path, old, grown, CROSS)
+    assert bare.code == 1 and "feature cat_2: is new, and the checkpoint's tables have different widths; set its width by embedding_dim" in bare.err
     flags = ("--restore_checkpoint_path", tmp_path / "c", "--allow_growth", "--save_checkpoint_path", tmp_path / "e")
     listed = run("--dataset_path", grown, *RUN, *CROSS, *flags, "--embedding_dim", "2,3,6")
     assert listed.code == 0 and Checkpoint(tmp_path / "e").shape("tables/cat_0/weights") == (9, 6), listed.err
@@ -75,20 +75,20 @@ def test_widths_that_contradict_or_are_not_said(run, tmp_path, old, grown):
     assert wrong.code == 1 and "feature cat_0: the checkpoint's table has 6 columns, the feature specification says 7" in wrong.err
 
 
-def test_without_the_flag_the_features_are_what_is_said(run, tmp_path, old, grown):
+def test_new_feature_without_allow_growth_is_an_error(run, tmp_path, old, grown):
     assert run("--dataset_path", old, *RUN, *WIDE, "--save_checkpoint_path", tmp_path / "c").code == 0
     result = run("--dataset_path", grown, *RUN, "--restore_checkpoint_path", tmp_path / "c")
-    assert result.code == 1 and "has no table for feature cat_2; it was trained on cat_0, cat_1; --allow_growth trains on" in result.err
+    assert result.code == 1 and "has no table for feature cat_2; it was trained on cat_0, cat_1; --allow_growth continues training" in result.err
     evaluated = run("--dataset_path", grown, "--cpu", "--mode", "eval", "--restore_checkpoint_path", tmp_path / "c")
     assert evaluated.code == 1 and "has no table for feature cat_2" in evaluated.err
 
 
-def test_a_new_table_of_zeros_is_refused(run, tmp_path, old, grown):
+def test_embedding_zeros_initializer_with_a_new_table_is_an_error(run, tmp_path, old, grown):
     result = grow(run, tmp_path, old, grown, CROSS, "--embedding_zeros_initializer")
-    assert result.code == 1 and "--embedding_zeros_initializer --allow_growth: table cat_2 is new, and what reads it starts at zero" in result.err
+    assert result.code == 1 and "--embedding_zeros_initializer --allow_growth: table cat_2 is new, and the weights that read it" in result.err
 
 
-def test_tables_of_one_width_give_it_to_new_ones():
+def test_new_tables_inherit_a_common_width():
     """New tables get the width that all tables of the checkpoint share, even where their widths are given table by table."""
     grown = grown_widths(parse(["--dataset_path", "d", "--interaction", "cat"], ""), {"a": 6, "b": 6}, ())
     assert grown.model.embedding_dim == 6

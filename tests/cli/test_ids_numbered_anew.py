@@ -72,14 +72,14 @@ def test_a_model_grows_with_its_vocabularies(run, named, model, tmp_path):
 
 
 @pytest.mark.parametrize("flags", [("--cpu", "--mode", "eval"), TRAIN, (*TRAIN, "--resume", "weights")], ids=["eval", "resume", "weights"])
-def test_ids_numbered_anew_are_refused_wherever_a_model_is_restored(run, named, model, flags):
+def test_changed_vocabulary_is_rejected_in_every_mode(run, named, model, flags):
     flags = ("--dataset_path", named, *flags, "--restore_checkpoint_path", model)
     assert run(*flags).err == ""
     write_vocabularies(named, CARDINALITIES, swapped)
     refused(run(*flags), "feature cat_1: the first 299 values", f"{model}/step-00000001 was trained with", "rows belong to other values")
 
 
-def test_what_cannot_be_compared_is_said_once(run, named, model, tmp_path):
+def test_missing_vocabulary_is_warned_about_once(run, named, model, tmp_path):
     shutil.rmtree(named / "vocabulary")
     flags = ("--dataset_path", named, "--restore_checkpoint_path", model)
     for more in (("--cpu", "--mode", "eval"), (*ONE_STEP, "--max_steps", "2", "--save_checkpoint_path", tmp_path / "d")):
@@ -94,7 +94,7 @@ def test_what_cannot_be_compared_is_said_once(run, named, model, tmp_path):
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["ready ids", "an older checkpoint"])
-def test_growth_without_a_record_is_one_warning(run, dataset, copy, tmp_path, older):
+def test_growth_without_recorded_vocabularies_is_one_warning(run, dataset, copy, tmp_path, older):
     assert run("--dataset_path", dataset, *ONE_STEP, "--save_checkpoint_path", tmp_path / "c").code == 0
     if older:
         without_record(tmp_path / "c")
@@ -113,7 +113,7 @@ def without_record(path):
     manifest.write(folder, {name: value for name, value in manifest.read(folder).items() if name not in ("format", "files", "vocabularies")})
 
 
-def test_a_vocabulary_of_other_data_is_refused(run, named):
+def test_vocabulary_of_another_dataset_is_rejected(run, named):
     write_vocabularies(named, (50, 301, 7))
     flags = ("--dataset_path", named, *ONE_STEP, "--save_checkpoint_path", named / "c")
     refused(run(*flags), "cat_1.parquet: id 300 is not in [0, 300), the feature's ids; the file is of another dataset: remove or replace it")

@@ -64,7 +64,7 @@ def trained(data, tmp_path_factory):
     return folder / "c", result.final["auc"]
 
 
-def test_planted_lists_are_learnt_to_within_a_hundredth_of_the_best_auc(trained, data):
+def test_auc_comes_within_a_hundredth_of_the_bayes_auc(trained, data):
     _, best = data
     assert best > 0.8 and best - 0.01 < trained[1] <= best + 0.002
 
@@ -78,7 +78,7 @@ def columns(folder, numerical=("price", "age"), count=None):
     return arrays | {name: numbers[:, place] for place, name in enumerate(numerical)}
 
 
-def test_evaluation_predictions_and_the_python_door_agree(trained, data, tmp_path):
+def test_evaluation_predictions_and_python_api_agree(trained, data, tmp_path):
     path, auc = trained
     flags = ("--cpu", "--dataset_path", data[0], "--restore_checkpoint_path", path)
     assert child(tmp_path, "--mode", "eval", *flags).final["auc"] == auc
@@ -107,14 +107,14 @@ def test_evaluation_predictions_and_the_python_door_agree(trained, data, tmp_pat
         ("bought", lambda values: [[]] * 3, "feature bought: has shape"),
     ],
 )
-def test_samples_that_cannot_be_are_one_line(trained, data, name, change, message):
+def test_invalid_samples_are_rejected(trained, data, name, change, message):
     given = columns(data[0], count=10)
     with pytest.raises(ValueError, match=message):
         dlrm.load(trained[0]).score(given | {name: change(given[name])})
 
 
 @pytest.mark.parametrize("flags", [(*MODEL, "--optimizer", "rowwise_adagrad"), ("--embedding_dim", "4,8,8,3,5", "--interaction", "cat")])
-def test_a_run_that_is_cut_goes_on_exactly(run, bare, tmp_path, flags):
+def test_resume_is_exact(run, bare, tmp_path, flags):
     flags = ("--dataset_path", bare, "--cpu", "--batch_size", "256", "--learning_rate", "0.05", "--top_mlp_dims", "16,1", *flags)
     flags += ("--warmup_steps", "3", "--checkpoint_every_steps", "2")
     assert run(*flags, "--save_checkpoint_path", tmp_path / "whole").code == 0
@@ -153,13 +153,13 @@ def test_widths_from_a_json_file_and_from_the_specification(run, bare, tmp_path)
     [
         (("--embedding_dim", "4,8"), "--embedding_dim 4,8: --interaction dot takes tables of one width"),
         (("--embedding_dim", "4,8", "--interaction", "cat"), "--embedding_dim lists 2 widths, the dataset has 5 categorical features"),
-        (("--embedding_dim", "4,8,9,3,5", "--interaction", "cat"), "feature item: --embedding_dim gives it 9 columns, and its table items has 8"),
+        (("--embedding_dim", "4,8,9,3,5", "--interaction", "cat"), "feature item: --embedding_dim gives it 9 columns, but its table items has 8"),
         (("--embedding_dim", "4,0,0,3,5"), "--embedding_dim 4,0,0,3,5: expected at least 1 column"),
         (("--embedding_dim", "nowhere.json"), "nowhere.json: No such file or directory"),
         (("--embedding_dim", "wide"), "'wide' is not a whole number, a list of them separated by commas, or a JSON file of either"),
     ],
 )
-def test_widths_that_cannot_be_are_one_line(run, bare, flags, message):
+def test_invalid_widths_are_a_one_line_error(run, bare, flags, message):
     result = run("--dataset_path", bare, "--cpu", *flags)
     assert result.code == 1 and message in result.err and len(result.err.splitlines()) == 1
 
@@ -171,7 +171,7 @@ def test_widths_that_cannot_be_are_one_line(run, bare, flags, message):
         (lambda facts: facts["bought"].pop("table"), "feature bought was looked up in table items, the dataset says bought"),
     ],
 )
-def test_a_dataset_that_means_something_else_is_refused(run, trained, data, change, message):
+def test_dataset_with_other_pooling_or_tables_is_rejected(run, trained, data, change, message):
     path = data[0] / "feature_spec.yaml"
     before = path.read_text()
     edit_spec(data[0], lambda content: change(content["feature_spec"]))

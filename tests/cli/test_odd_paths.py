@@ -44,7 +44,7 @@ def start(*words, folder, variables=()):
     ],
     ids=lambda words: "-".join(words[:2]),
 )
-def test_a_path_that_is_not_utf8_is_one_line_that_names_it(tmp_path, words):
+def test_path_that_is_not_utf8_is_a_one_line_error_that_names_it(tmp_path, words):
     (tmp_path / ODD).mkdir()
     (tmp_path / f"{ODD}.txt").write_text("y,a\n1,x\n0,y\n")
     (tmp_path / "link").symlink_to(ODD)
@@ -54,7 +54,7 @@ def test_a_path_that_is_not_utf8_is_one_line_that_names_it(tmp_path, words):
     assert after == before and not os.listdir(tmp_path / ODD)
 
 
-def test_a_current_folder_that_is_not_utf8_is_one_line(tmp_path):
+def test_current_folder_that_is_not_utf8_is_a_one_line_error(tmp_path):
     (tmp_path / ODD).mkdir()
     code, err, after = start("-m", "preproc.table", "--train", "t.csv", "--dst", "D", folder=tmp_path / ODD)
     assert code == 1 and after == []
@@ -62,22 +62,22 @@ def test_a_current_folder_that_is_not_utf8_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("words", [("dlrm.py", "--dataset_type", "synthetic"), ("-m", "preproc.table", "--train", "ü.csv", "--dst", "D")])
-def test_an_environment_in_which_file_names_are_not_utf8_is_one_line(tmp_path, words):
+def test_environment_without_utf8_file_names_is_a_one_line_error(tmp_path, words):
     """A command stops at once where Python does not encode file names as UTF-8, since files are named after features."""
     code, err, after = start(*words, folder=tmp_path, variables={"PYTHONUTF8": "0", "LC_ALL": "C"}.items())
     name = words[0] if words[0] != "-m" else words[1]
-    reason = "the environment (LC_ALL, LANG, PYTHONUTF8) makes Python take file names as ascii, not UTF-8; set PYTHONUTF8=1"
+    reason = "the environment (LC_ALL, LANG, PYTHONUTF8) makes Python decode file names as ascii, not UTF-8; set PYTHONUTF8=1"
     assert (code, err, after) == (1, f"{name}: error: {reason}\n", [])
 
 
-def test_the_locale_c_alone_is_no_fault(tmp_path):
+def test_locale_c_alone_is_accepted(tmp_path):
     variables = {"LC_ALL": "C", "PYTHONUTF8": ""}
     code, err, after = start("-m", "preproc.sample_log", "--dst", "ü", "--rows", "10", folder=tmp_path, variables=variables.items())
     assert code == 0 and after == ["ü"], err
 
 
 @pytest.mark.parametrize("call", [lambda path: dlrm.load(path), lambda path: dlrm.load(path, mmap=True), lambda path: dlrm.train(dataset_path=path)])
-def test_from_python_it_is_the_same_error(trained, tmp_path, call):
+def test_python_api_raises_the_same_error(trained, tmp_path, call):
     shutil.copytree(trained[0], tmp_path / ODD)
     with pytest.raises(UserError, match="is not UTF-8"):
         call(str(tmp_path / ODD))
@@ -115,7 +115,7 @@ def data(tmp_path_factory):
     ],
     ids=lambda words: "-".join(words[:2]),
 )
-def test_an_odd_path_is_refused_where_nothing_else_is_wrong(data, words):
+def test_odd_path_in_a_valid_command_is_rejected(data, words):
     before = sorted(data.rglob("*"))
     code, err, _ = start(*words, folder=data)
     assert code == 1 and err.count("\n") == 1 and SHOWN in err and "is not UTF-8" in err, err

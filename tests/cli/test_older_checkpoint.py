@@ -35,7 +35,7 @@ def older(tmp_path):
     return tmp_path / "older"
 
 
-def test_it_loads_bit_for_bit(older):
+def test_older_checkpoint_loads_bit_for_bit(older):
     from model.build import build_model
     from model.embedding.placement import single
     from training.build import build_trainer
@@ -65,7 +65,7 @@ def arrays(folder):
     return {name: checkpoint.read(name) for name in (*checkpoint.names("dense/"), *checkpoint.names("tables/"))}
 
 
-def test_the_run_it_continues_is_that_commits_own(older, run, tmp_path):
+def test_resumed_run_ends_as_with_the_older_commit(older, run, tmp_path):
     assert run(*FLAGS, "--restore_checkpoint_path", str(older), "--save_checkpoint_path", str(tmp_path / "here")).code == 0
     found = arrays(tmp_path / "here")
     with np.load(FIXTURES / "continued_9546abf.npz") as stored:
@@ -73,7 +73,7 @@ def test_the_run_it_continues_is_that_commits_own(older, run, tmp_path):
             np.testing.assert_allclose(found[name], stored[name], rtol=0, atol=1e-5, err_msg=name)
 
 
-def test_bit_for_bit_beside_that_commit(older, run, tmp_path):
+def test_resumed_run_matches_the_older_commit_bit_for_bit(older, run, tmp_path):
     tree = os.environ.get("DLRM_OLD_TREE")
     if not tree:
         pytest.skip("DLRM_OLD_TREE names no checkout of commit 9546abf")

@@ -72,7 +72,7 @@ def predicted(folder, data, checkpoint):
     return pl.read_parquet(folder / "p.parquet")["score"].to_numpy()
 
 
-def test_every_form_of_the_same_rows_scores_the_same(folder):
+def test_same_rows_in_any_form_score_the_same(folder):
     model, frame = dlrm.load(folder / "c"), pl.read_parquet(folder / "test.parquet").drop("label")
     assert model.raw_columns == {"shop": "integer", "member": "boolean", "rate": "float", "day": "date", "zip": "text"}
     expected = predicted(folder, folder / "parquet", folder / "c")
@@ -89,7 +89,7 @@ def test_every_form_of_the_same_rows_scores_the_same(folder):
         np.testing.assert_array_equal(model.score_raw(samples), expected, err_msg=form)
 
 
-def test_csv_and_parquet_of_the_same_rows_give_the_same_vocabularies_and_ids(folder):
+def test_csv_and_parquet_give_the_same_vocabularies_and_ids(folder):
     made = [FeatureSpec.from_yaml(folder / form / "feature_spec.yaml") for form in ("parquet", "csv")]
     kinds = [{name: entry["values"] for name, entry in spec.metadata["transforms"].items()} for spec in made]
     assert kinds[0] == kinds[1] | {"shop": "integer"} and kinds[1]["shop"] == "float"  # pandas wrote 33.0 for 33
@@ -102,13 +102,13 @@ def test_csv_and_parquet_of_the_same_rows_give_the_same_vocabularies_and_ids(fol
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("zip", pl.Series(range(ROWS)), r"feature zip, column zip: sample 0: '0' of a column of whole numbers, expected texts"),
-        ("member", pl.Series([1] * ROWS), r"feature member, column member: sample 0: '1' of a column of whole numbers, expected booleans"),
-        ("rate", pl.Series([0.5, 0.1] * (ROWS // 2), dtype=pl.Float32), r"column rate: sample 1: '0.1' of a column of floats of 32 bits"),
-        ("shop", pl.Series([1.0, 2.0**60] * (ROWS // 2)), r"column shop: sample 1: .* a float does not tell so large a whole number"),
+        ("zip", pl.Series(range(ROWS)), r"feature zip, column zip: sample 0: '0' is from a column of whole numbers, expected texts"),
+        ("member", pl.Series([1] * ROWS), r"feature member, column member: sample 0: '1' is from a column of whole numbers, expected booleans"),
+        ("rate", pl.Series([0.5, 0.1] * (ROWS // 2), dtype=pl.Float32), r"column rate: sample 1: '0.1' is from a column of floats of 32 bits"),
+        ("shop", pl.Series([1.0, 2.0**60] * (ROWS // 2)), r"column shop: sample 1: .* a float cannot tell whole numbers of this size apart"),
     ],
 )
-def test_what_cannot_be_told_is_an_error_in_python_and_in_preprocessing(folder, tmp_path, column, values, message):
+def test_ambiguous_value_is_an_error_in_python_and_in_preprocessing(folder, tmp_path, column, values, message):
     frame = pl.read_parquet(folder / "test.parquet").with_columns(values.alias(column))
     with pytest.raises(ValueError, match=message):
         dlrm.load(folder / "c").score_raw(frame.drop("label"))
@@ -118,7 +118,7 @@ def test_what_cannot_be_told_is_an_error_in_python_and_in_preprocessing(folder, 
     assert not (tmp_path / "new" / "feature_spec.yaml").exists()
 
 
-def test_a_column_of_nothing_is_missing_whatever_its_type(folder):
+def test_null_column_of_any_type_is_missing(folder):
     frame = pl.read_parquet(folder / "test.parquet").drop("label")
     model = dlrm.load(folder / "c")
     expected = model.score_raw(frame.with_columns(zip=pl.lit(None, pl.String)))
@@ -126,11 +126,11 @@ def test_a_column_of_nothing_is_missing_whatever_its_type(folder):
         np.testing.assert_array_equal(model.score_raw(frame.with_columns(zip=pl.lit(None, kind))), expected)
 
 
-def test_training_files_of_no_common_kind_are_refused(tmp_path):
+def test_training_files_of_mixed_kinds_are_rejected(tmp_path):
     for name, values in (("a", [1, 2]), ("b", ["x", "y"])):
         pl.DataFrame({"k": values, "y": [0, 1]}).write_parquet(tmp_path / f"{name}.parquet")
     words = ("--train", tmp_path / "a.parquet", tmp_path / "b.parquet", "--test", tmp_path / "a.parquet", "--label", "y", "--categorical", "k")
-    with pytest.raises(Exception, match=r"feature k: column k holds whole numbers and texts of others, which have no kind of values in common"):
+    with pytest.raises(Exception, match=r"feature k: column k holds whole numbers and other texts, which are not of one kind"):
         command(*words, "--dst", tmp_path / "out")
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
@@ -143,7 +143,7 @@ def without_kinds(spec) -> None:
         entry.pop("values", None)
 
 
-def test_a_dataset_without_kinds_keeps_its_rule(folder, tmp_path):
+def test_dataset_without_kinds_keeps_the_older_rule(folder, tmp_path):
     """Without recorded kinds, whole numbers have no point in any type, texts stay as they are, and floats are written as Polars writes them."""
     frame = pl.DataFrame({"label": [0, 1, 0, 1], "k": ["33", "33.0", "True", "a\r\nb"]})
     frame.write_parquet(tmp_path / "train.parquet")
@@ -171,7 +171,7 @@ def test_a_dataset_without_kinds_keeps_its_rule(folder, tmp_path):
     assert model.score_raw({"k": [True]})[0] == model.score_raw({"k": ["never"]})[0]
 
 
-def test_a_checkpoint_without_kinds_takes_a_dataset_with_them(folder, tmp_path, capsys):
+def test_datasets_with_and_without_kinds_score_the_same(folder, tmp_path, capsys):
     edited = tmp_path / "old"
     command("--test", folder / "test.parquet", "--vocabulary", folder / "parquet", "--dst", edited)
     edit_spec(edited, without_kinds)

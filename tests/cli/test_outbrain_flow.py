@@ -27,7 +27,7 @@ def precision(predictions):
     return clicked.select(pl.when(pl.col("rank") <= 12).then(1 / pl.col("rank")).otherwise(0).mean()).item(), len(clicked)
 
 
-def test_a_dlrm_trains_on_the_dataset_as_it_is_and_comes_near_the_best_order(run, data, tmp_path):
+def test_dlrm_trains_and_comes_near_the_best_order(run, data, tmp_path):
     spec = FeatureSpec.from_yaml(data / "feature_spec.yaml")
     result = run("--dataset_path", data, *TRAIN, "--epochs", "3", "--save_checkpoint_path", tmp_path / "model")
     assert result.code == 0
@@ -43,7 +43,7 @@ def test_a_dlrm_trains_on_the_dataset_as_it_is_and_comes_near_the_best_order(run
 
 
 @pytest.mark.parametrize(("interaction", "parameters"), [("dot", 16 * 672_304), ("cross", 84_627_264), ("cat", 84_627_264)])
-def test_widths_of_the_specification_are_those_of_models_that_take_any(run, data, interaction, parameters):
+def test_specified_widths_apply_except_with_dot(run, data, interaction, parameters):
     flags = ("--mode", "plan", "--plan_format", "json", "--interaction", interaction, "--embedding_dim", "16", "--cpu")
     result = run("--dataset_path", data, *flags)
     assert result.code == 0 and ("takes tables of one width" in result.err) == (interaction == "dot")

@@ -1,4 +1,4 @@
-"""Tests that a run goes on where its output or log cannot be written: a closed pipe, a full disk, no standard streams at all."""
+"""Tests that a run continues where its output or log cannot be written: a closed pipe, a full disk, no standard streams at all."""
 
 import os
 import shutil
@@ -40,10 +40,10 @@ def saved(folder, step=48):
     assert Checkpoint(folder / "c").step == step
 
 
-def test_a_reader_who_has_seen_enough_costs_nothing_but_the_lines(flags, tmp_path):
+def test_broken_pipe_is_one_warning_and_the_run_continues(flags, tmp_path):
     result = shell(tmp_path, "dlrm | head -3; exit ${PIPESTATUS[0]}", *flags)
     assert result.returncode == 0, result.stderr
-    assert result.stderr.count("\n") == 1 and "standard output: Broken pipe: nothing more is printed there, the run goes on" in result.stderr
+    assert result.stderr.count("\n") == 1 and "standard output: Broken pipe; nothing more is printed there, the run continues" in result.stderr
     saved(tmp_path)
     assert read_log(tmp_path / "dlrm_tf_log.json")[-1]["data"]["steps"] == 48
 
@@ -56,24 +56,24 @@ def test_closed_standard_streams(flags, tmp_path, streams):
     assert {line["type"] for line in read_log(tmp_path / "dlrm_tf_log.json")} == {"LOG", "METADATA"}  # no other output went to the log's file
 
 
-def test_a_full_disk_under_the_log_is_one_warning(flags, tmp_path, alone):
+def test_full_disk_of_the_log_is_one_warning(flags, tmp_path, alone):
     (tmp_path / "full").mkdir()
     result = shell(tmp_path, f"{ROOM} dlrm --log_path full/log.json", *flags, around=alone)
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("\n") == 1
-    assert "warning: --log_path full/log.json: No space left on device: nothing more is logged, the run goes on" in result.stderr
+    assert "warning: --log_path full/log.json: No space left on device; nothing more is logged, the run continues" in result.stderr
     saved(tmp_path)
 
 
-def test_a_full_disk_under_standard_output_is_one_warning(flags, tmp_path, alone):
+def test_full_disk_of_standard_output_is_one_warning(flags, tmp_path, alone):
     (tmp_path / "full").mkdir()
     result = shell(tmp_path, f"{ROOM} dlrm >full/out", *flags, around=alone)
     assert result.returncode == 0, result.stderr
-    assert result.stderr.count("\n") == 1 and "full/out): No space left on device: nothing more is printed there" in result.stderr
+    assert result.stderr.count("\n") == 1 and "full/out): No space left on device; nothing more is printed there" in result.stderr
     saved(tmp_path)
 
 
-def test_ctrl_c_ends_the_reader_too_and_the_step_is_saved(flags, tmp_path):
+def test_step_is_saved_after_ctrl_c_with_a_closed_pipe(flags, tmp_path):
     command = [sys.executable, "-u", str(ROOT / "dlrm.py"), *map(str, flags), "--epochs", "500", "--evals_per_epoch", "0", "--log_path", ""]
     reading, writing = os.pipe()
     with dispositions():
@@ -94,7 +94,7 @@ def test_ctrl_c_ends_the_reader_too_and_the_step_is_saved(flags, tmp_path):
     assert Checkpoint(tmp_path / "c").step >= 20
 
 
-def test_predictions_on_a_full_disk_are_one_line(dataset, trained, tmp_path, alone):
+def test_predictions_on_a_full_disk_are_a_one_line_error(dataset, trained, tmp_path, alone):
     (tmp_path / "full").mkdir()
     flags = ("--dataset_path", dataset, "--cpu", "--mode", "predict", "--restore_checkpoint_path", trained[0], "--predictions_path", "full/p.parquet")
     for fill, message in (("head -c 4096 /dev/zero >full/rest;", "900 predictions need "), ("", "could not be written: No space left on device")):
@@ -103,7 +103,7 @@ def test_predictions_on_a_full_disk_are_one_line(dataset, trained, tmp_path, alo
         assert result.stderr.count("\n") == 1 and "--predictions_path full/p.parquet: " in result.stderr and message in result.stderr, result.stderr
 
 
-def test_a_command_that_cannot_say_its_answer_names_standard_output(dataset):
+def test_plan_on_a_full_standard_output_is_an_error(dataset):
     command = [sys.executable, ROOT / "dlrm.py", "--mode", "plan", "--dataset_path", dataset, "--plan_workers", "2"]
     with open("/dev/full", "w") as full:
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)

@@ -51,7 +51,7 @@ def test_any_split_is_scored(predict, copy):
     assert result.code == 1 and "source_spec: split tday is missing; splits found: train, test, today" in result.err and result.err.count("\n") == 1
 
 
-def test_key_columns_stand_in_front(predict, copy):
+def test_key_columns_come_first(predict, copy):
     plain, _ = predict(copy)
     keys = polars.DataFrame({"user": [f"u{row % 7}" for row in range(ROWS["test"])], "when": np.arange(ROWS["test"])[::-1]})
     keys.write_parquet(copy / "test" / "keys.parquet")
@@ -64,14 +64,14 @@ def test_key_columns_stand_in_front(predict, copy):
 
 
 @pytest.mark.parametrize("mode", ["eval", "inference"])
-def test_what_needs_labels_refuses_a_split_without(run, trained, copy, mode):
+def test_eval_and_inference_reject_a_split_without_labels(run, trained, copy, mode):
     drop_labels(copy, "test")
     result = run("--cpu", "--mode", mode, "--dataset_path", copy, "--restore_checkpoint_path", trained[0])
     assert result.code == 1 and result.err.count("\n") == 1
     assert "source_spec.test has no chunk of the label label, so the split is for prediction only; use --mode predict --split test" in result.err
 
 
-def test_training_needs_labels_to_train_and_leaves_out_a_test_split_without(run, copy):
+def test_training_needs_labels_and_leaves_out_an_unlabelled_test_split(run, copy):
     drop_labels(copy, "test")
     result = run("--dataset_path", copy, *TRAIN, "--max_steps", "2")
     assert result.code == 0 and "the test split has no labels and is skipped" in result.err and "AUC" not in result.out
@@ -89,7 +89,7 @@ def drop_labels(folder, split):
     edit_spec(folder, drop)
 
 
-def test_a_signal_leaves_nothing_half_written(predict, copy, tmp_path, monkeypatch, capfd):
+def test_signal_leaves_no_partial_file(predict, copy, tmp_path, monkeypatch, capfd):
     def write_parquet(frame, path):
         path.write_bytes(b"PAR1")
         try:

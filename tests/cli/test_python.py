@@ -44,7 +44,7 @@ def predicted(run, dataset, trained, tmp_path):
 
 @pytest.mark.parametrize("mmap", [False, True])
 @pytest.mark.parametrize("batch_size", [None, 64])
-def test_scores_are_those_of_predict_bit_for_bit(predicted, trained, samples, mmap, batch_size):
+def test_scores_match_mode_predict_bit_for_bit(predicted, trained, samples, mmap, batch_size):
     expected = predicted(*(() if batch_size is None else ("--valid_batch_size", batch_size)))
     model = dlrm.load(trained[0], mmap=mmap, batch_size=batch_size)
     found = model.score(samples)
@@ -57,7 +57,7 @@ def test_scores_are_those_of_predict_bit_for_bit(predicted, trained, samples, mm
     assert model.score({name: [] for name in samples}).shape == (0,)
 
 
-def test_bfloat16_as_it_was_trained(dataset, tmp_path, samples, predicted, trained):
+def test_bfloat16_model_scores_as_mode_predict(dataset, tmp_path, samples, predicted, trained):
     path = str(tmp_path / "checkpoint")
     result = dlrm.train(dataset_path=str(dataset), cpu=True, amp=True, max_steps=5, save_checkpoint_path=path, log_path="", **_widths())
     assert result.checkpoint == Path(path) and result.figures["steps"] == 5
@@ -88,7 +88,7 @@ def _widths():
     return {name.removeprefix("--"): value for name, value in itertools.pairwise(TRAIN) if name.startswith("--") and not value.startswith("--")}
 
 
-def test_it_tells_what_it_is(trained):
+def test_repr_describes_the_model(trained):
     model = dlrm.load(trained[0])
     text = repr(model)
     assert str(model.checkpoint) in text and f"step {model.step:,}" in text and "last_auc 0." in text
@@ -96,7 +96,7 @@ def test_it_tells_what_it_is(trained):
         assert f"{name} [{rows:,}, " in text
 
 
-def test_several_threads_and_several_models(trained, samples):
+def test_models_in_several_threads_score_the_same(trained, samples):
     models = [dlrm.load(trained[0]), dlrm.load(trained[0], mmap=True)]
     expected = models[0].score(samples)
     for scores in by_threads(lambda place: models[place % 2].score(samples)):
@@ -120,26 +120,26 @@ BAD = [
 
 
 @pytest.mark.parametrize(("spoil", "message"), BAD, ids=[message[:40] for _, message in BAD])
-def test_a_bad_sample_names_its_feature(trained, samples, spoil, message):
+def test_error_of_an_invalid_sample_names_the_feature(trained, samples, spoil, message):
     bad = dict(samples)
     spoil(bad, len(bad["num_0"]))
     with pytest.raises(ValueError, match="^" + message.replace("[", r"\[").replace("(", r"\(")):
         dlrm.load(trained[0]).score(bad)
 
 
-def test_what_is_no_table_of_samples(trained):
+def test_samples_that_are_no_mapping_are_rejected(trained):
     with pytest.raises(ValueError, match="samples: list, expected a mapping"):
         dlrm.load(trained[0]).score([1, 2])
 
 
-def test_training_twice_and_after_loading_gives_the_same(dataset, trained):
+def test_repeated_training_gives_the_same_figures(dataset, trained):
     dlrm.load(trained[0])
     flags = {"dataset_path": str(dataset), "cpu": True, "max_steps": 6, "log_path": "", **_widths()}
     first, second = dlrm.train(**flags), dlrm.train(**flags)
     assert first.checkpoint is None and first.figures["auc"] == second.figures["auc"] and first.figures["train_loss"] == second.figures["train_loss"]
 
 
-def test_errors_are_those_of_the_command(tmp_path):
+def test_errors_match_the_command_line(tmp_path):
     with pytest.raises(UserError, match="no such folder; expected a checkpoint"):
         dlrm.load(tmp_path / "none")
     with pytest.raises(UserError, match="unknown flag --learning_rat; did you mean --learning_rate"):
@@ -150,7 +150,7 @@ def test_errors_are_those_of_the_command(tmp_path):
         dlrm.train(dataset_path=str(tmp_path))
 
 
-def test_a_path_that_is_not_utf8_is_one_line():
+def test_path_that_is_not_utf8_is_an_error():
     with pytest.raises(UserError, match="is not UTF-8; expected a path in UTF-8"):
         dlrm.load("\udcff")
 
@@ -164,10 +164,10 @@ def test_the_import_is_light_and_works_from_another_folder(tmp_path):
     assert result.stdout == f"{ROOT / 'dlrm.py'} []\n", result.stderr
 
 
-def test_ones_own_module_of_a_name_of_ours_is_one_clear_error(tmp_path):
+def test_conflicting_module_name_is_a_clear_error(tmp_path):
     (tmp_path / "utils.py").write_text("")
     result = python(tmp_path, "import dlrm")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith(
-        f"ImportError: dlrm needs its own 'utils', but {tmp_path / 'utils.py'} comes first: rename that one"
+        f"ImportError: module 'utils': {tmp_path / 'utils.py'} comes before dlrm's own on Python's path; rename it"
     )

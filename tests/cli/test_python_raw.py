@@ -66,7 +66,7 @@ def expected(folder):
 
 
 @pytest.mark.parametrize("mmap", [False, True])
-def test_raw_values_score_as_the_dataset_does(folder, log, expected, mmap):
+def test_raw_values_score_as_the_dataset(folder, log, expected, mmap):
     model = dlrm.load(folder / "c", mmap=mmap)
     numbers = log.with_columns(polars.col(NUMERICAL).cast(polars.Int64))
     forms = {
@@ -86,7 +86,7 @@ def test_raw_values_score_as_the_dataset_does(folder, log, expected, mmap):
     assert model.score_raw({name: [] for name in COLUMNS}).shape == (0,)
 
 
-def test_eight_threads_get_the_same(folder, log, expected):
+def test_eight_threads_get_the_same_scores(folder, log, expected):
     model = dlrm.load(folder / "c")
     for scores in by_threads(lambda _: model.score_raw(log)):
         np.testing.assert_array_equal(scores, expected)
@@ -103,7 +103,7 @@ def test_eight_threads_get_the_same(folder, log, expected):
         ("cat_7", "123456789", "feature cat_7: value '123456789' of sample 1"),
     ],
 )
-def test_a_value_that_cannot_be_is_named(folder, log, feature, value, message):
+def test_error_names_an_invalid_value(folder, log, feature, value, message):
     samples = log.to_dict(as_series=False)
     samples[feature][1] = value
     with pytest.raises(ValueError) as raised:
@@ -111,7 +111,7 @@ def test_a_value_that_cannot_be_is_named(folder, log, feature, value, message):
     assert message in str(raised.value)
 
 
-def test_columns_that_cannot_be_are_named(folder, log):
+def test_error_names_an_invalid_column(folder, log):
     model = dlrm.load(folder / "c", mmap=True)
     for samples, message in [
         (log.drop("cat_2"), "column cat_2: is missing; the model has num_0, num_1, num_2, num_3, … (model.raw_columns)"),
@@ -126,7 +126,7 @@ def test_columns_that_cannot_be_are_named(folder, log):
         assert message in str(raised.value)
 
 
-def test_steps_share_the_vocabularies_and_a_copied_step_has_them(folder, log, expected, tmp_path):
+def test_steps_share_vocabularies_and_a_copied_step_has_them(folder, log, expected, tmp_path):
     steps = sorted((folder / "c").glob("step-*"))
     assert len(steps) == 2
     kept = [sorted((step / "vocabulary").iterdir()) for step in steps]
@@ -136,7 +136,7 @@ def test_steps_share_the_vocabularies_and_a_copied_step_has_them(folder, log, ex
     np.testing.assert_array_equal(dlrm.load(tmp_path / "moved").score_raw(log), expected)
 
 
-def test_a_run_that_goes_on_without_the_vocabularies_keeps_the_checkpoints(folder, log, tmp_path):
+def test_resume_without_vocabularies_keeps_the_checkpoints(folder, log, tmp_path):
     shutil.copytree(folder / "data", tmp_path / "data", ignore=shutil.ignore_patterns("vocabulary"))
     _train(tmp_path / "data", tmp_path / "c", restore_checkpoint_path=str(folder / "c"), max_steps=6)
     model = dlrm.load(tmp_path / "c")
@@ -144,8 +144,8 @@ def test_a_run_that_goes_on_without_the_vocabularies_keeps_the_checkpoints(folde
     assert model.step == 6 and scores.shape == (len(log),) and len(np.unique(scores)) > 100
 
 
-def test_what_the_checkpoint_does_not_know_is_said(folder, log, trained, tmp_path):
-    with pytest.raises(UserError, match="does not say how raw values became feature num_0"):
+def test_missing_transforms_or_damaged_vocabulary_is_an_error(folder, log, trained, tmp_path):
+    with pytest.raises(UserError, match="does not record how raw values became feature num_0"):
         dlrm.load(trained[0]).score_raw({name: [1] for name in dlrm.load(trained[0]).columns})
     step = shutil.copytree(dlrm.load(folder / "c").checkpoint, tmp_path / "step")
     vocabulary = step / "vocabulary/cat_5.parquet"
@@ -178,13 +178,13 @@ def predicted(data, checkpoint, path):
     return polars.read_parquet(path)["score"].to_numpy()
 
 
-def test_todays_rows_by_yesterdays_ids(folder, today):
+def test_frozen_vocabulary_scores_new_rows_as_score_raw(folder, today):
     criteo.main(["--test", str(folder / "today"), "--vocabulary", str(folder / "data"), "--dst", str(folder / "frozen")])
     scores = predicted(folder / "frozen", folder / "c", folder / "today.parquet")
     np.testing.assert_array_equal(scores, dlrm.load(folder / "c").score_raw(today))
 
 
-def test_an_extended_vocabulary_keeps_the_vector_of_every_value_and_grows_the_model(folder, today):
+def test_extended_vocabulary_keeps_all_vectors_and_grows_the_model(folder, today):
     flags = ("--train", folder / "today", "--test", folder / "test", "--vocabulary", folder / "data", "--dst", folder / "extended")
     criteo.main([*map(str, flags), "--extend_vocabulary", "--frequency_threshold", "3"])
     old, new = (polars.read_parquet(folder / data / "vocabulary" / "cat_0.parquet") for data in ("data", "extended"))
@@ -218,7 +218,7 @@ print(*({{"tensorflow", "argparse", "horovod", "mpi4py"}} & set(sys.modules)))
 
 
 @pytest.mark.parametrize("inputs", ["ids", "raw"])
-def test_a_served_model_imports_little_and_no_command_line(folder, inputs):
+def test_served_model_imports_few_modules_and_no_command_line(folder, inputs):
     """A served model imports only modules that scoring needs, so that others can neither break it nor slow its start."""
     step = Checkpoint(folder / "c").folder
     found = subprocess.run([sys.executable, "-c", MODULES, step, inputs], cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -53,7 +53,7 @@ def evaluations(*results):
     return [data for data in lines if "valid_loss" in data]
 
 
-def test_train_and_eval_give_the_metrics_of_the_predictions(run, grouped, tmp_path):
+def test_train_and_eval_metrics_match_the_predictions(run, grouped, tmp_path):
     flags = ("--dataset_path", grouped, "--cpu")
     trained = run(*flags, *FAST, "--save_checkpoint_path", tmp_path / "c", "--ranking_metrics", ALL, "--evals_per_epoch", "2")
     restored = ("--restore_checkpoint_path", tmp_path / "c")
@@ -73,7 +73,7 @@ def test_train_and_eval_give_the_metrics_of_the_predictions(run, grouped, tmp_pa
     assert f"{expected['groups_with_positive']} of {expected['groups']} groups have a positive" in evaluated.out
 
 
-def test_map_at_12_is_shown_unless_it_is_turned_off(run, without_valid, tmp_path):
+def test_map_at_12_is_reported_by_default(run, without_valid, tmp_path):
     flags = ("--dataset_path", without_valid, "--cpu")
     trained = run(*flags, *FAST, "--save_checkpoint_path", tmp_path / "c")
     evaluate = (*flags, "--mode", "eval", "--restore_checkpoint_path", tmp_path / "c")
@@ -89,7 +89,7 @@ def test_map_at_12_is_shown_unless_it_is_turned_off(run, without_valid, tmp_path
     assert not {"map_at_12", "mrr"} & other.final.keys()
 
 
-def test_the_best_model_may_be_the_one_of_a_metric_by_group(run, grouped, tmp_path):
+def test_best_model_by_a_ranking_metric(run, grouped, tmp_path):
     flags = ("--dataset_path", grouped, *FAST, "--epochs", "3", "--save_checkpoint_path", tmp_path / "c", "--keep_best_checkpoint")
     first = run(*flags, "--best_metric", "ndcg@3", "--max_steps", "4", "--ranking_metrics", "mrr")
     assert first.final["best_ndcg_at_3"] == first.final["valid_ndcg_at_3"] and "valid_mrr" in first.final
@@ -106,25 +106,25 @@ def test_the_best_model_may_be_the_one_of_a_metric_by_group(run, grouped, tmp_pa
     [
         (("--ranking_metrics", "map@12,mrr"), "--ranking_metrics map@12,mrr needs groups: {path}/feature_spec.yaml has none; name their column in "),
         (("--best_metric", "mrr"), "--best_metric mrr needs groups: {path}/feature_spec.yaml has none"),
-        (("--ranking_metrics", "map"), "--ranking_metrics map: 'map' is none of map@K, ndcg@K, recall@K, mrr, mrr@K, group_auc, gauc"),
-        (("--ranking_metrics", ""), "--ranking_metrics : '' is none of map@K"),
+        (("--ranking_metrics", "map"), "--ranking_metrics map: 'map' is not one of map@K, ndcg@K, recall@K, mrr, mrr@K, group_auc, gauc"),
+        (("--ranking_metrics", ""), "--ranking_metrics : '' is not one of map@K"),
         (("--best_metric", "mrr,map@12"), "--best_metric mrr,map@12: expected auc, or one of map@K"),
         (("--best_metric", "none"), "--best_metric none: expected auc, or one of map@K"),
         (("--best_metric", "mrr", "--ranking_metrics", "none"), "--best_metric mrr and --ranking_metrics none exclude each other"),
     ],
 )
-def test_what_cannot_be_is_one_line(run, dataset, flags, message):
+def test_invalid_metric_flags_are_a_one_line_error(run, dataset, flags, message):
     result = run("--dataset_path", dataset, *FAST, *flags)
     assert result.code == 1 and result.err.count("\n") == 1 and message.format(path=dataset) in result.err, result.err
 
 
-def test_none_is_no_error_without_groups_nor_is_what_has_no_effect(run, dataset, trained):
+def test_metric_flags_without_effect_need_no_groups(run, dataset, trained):
     restored = ("--dataset_path", dataset, "--cpu", "--restore_checkpoint_path", trained[0])
     assert run(*restored, "--mode", "eval", "--best_metric", "mrr").code == 0
     result = run("--dataset_path", dataset, *FAST, "--max_steps", "2", "--ranking_metrics", "none")
     assert result.code == 0 and "groups" not in result.final
 
 
-def test_synthetic_data_without_groups(run):
+def test_ranking_metrics_on_synthetic_data_are_an_error(run):
     result = run("--dataset_type", "synthetic", *FAST, "--ranking_metrics", "mrr")
     assert result.code == 1 and "--ranking_metrics mrr needs groups: the synthetic data has none" in result.err

@@ -23,8 +23,8 @@ OPTIONS = {field.name: field for group in GROUPS for field in dataclasses.fields
 KINDS = {name: kind for group in GROUPS for name, kind in typing.get_type_hints(group).items() if name in OPTIONS}
 IN_TRAINING = [name for name, field in OPTIONS.items() if not field.metadata["modes"] or TRAIN in field.metadata["modes"]]
 
-# Flags that each start gives for itself: paths, the machine, logs, how it begins and where it stops. The value is the first run's; None where the
-# fixture `first` gives the flag anyway, or another flag of the first run excludes it.
+# Flags that every start sets for itself: paths, the machine, logs, how the run begins and where it stops. The value is the first run's; None where
+# the fixture `first` sets the flag anyway, or another flag of the first run excludes it.
 OF_A_START = {
     "mode": None,
     "log_path": None,
@@ -124,7 +124,7 @@ def values_of(name):
         return str((default or 1) + 1), str((default or 1) + 2)
     if float in (kind, *typing.get_args(kind)):
         return str((default or 1) / 2), str((default or 1) / 4)
-    raise AssertionError(f"--{name} is new: say in VALUES of {__file__} what else it may be, or in OF_A_START that each start says it for itself")
+    raise AssertionError(f"--{name} is new: add two values of it to VALUES in {__file__}, or add it to OF_A_START if every start sets it itself")
 
 
 def valued(name, word):
@@ -147,7 +147,7 @@ def first(dataset, tmp_path_factory):
     words = {name: word for name, word in OF_A_START.items() if word is not None} | {name: values_of(name)[0] for name in TAKEN}
     flags = [word for name, value in words.items() for word in (f"--{name}", value)]
     result = child(folder, "--dataset_path", dataset, "--save_checkpoint_path", folder / "c", *flags)
-    assert result.code == 0, f"{result.err}\na flag that is new and cannot stand beside the others needs other values: in VALUES, or in OF_A_START"
+    assert result.code == 0, f"{result.err}\na new flag that conflicts with the others needs other values in VALUES or in OF_A_START"
     return folder / "c"
 
 
@@ -164,17 +164,17 @@ def resumed(dataset, first):
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_a_run_that_goes_on_has_what_the_first_was_given(name, first, resumed):
+def test_resumed_run_inherits_the_flag(name, first, resumed):
     expected = valued(name, values_of(name)[0])
     assert expected != OPTIONS[name].default
     assert resumed[name] == expected, (
-        f"--{name} falls back to {resumed[name]} when a run goes on whose first start had {expected}: say resume=INHERIT in its option, or, if "
-        f"each start says it for itself, in OF_A_START of {__file__}"
+        f"--{name} is {resumed[name]} in a resumed run whose first start had {expected}: set resume=INHERIT in its option, or add it to OF_A_START "
+        f"in {__file__} if every start sets it itself"
     )
 
 
 @pytest.mark.parametrize("name", OF_A_START)
-def test_a_run_that_goes_on_says_for_itself(name, dataset, first, resumed):
+def test_resumed_run_does_not_inherit_the_flag(name, dataset, first, resumed):
     own = {"dataset_path": str(dataset), "restore_checkpoint_path": str(first), "log_path": ""}
     assert resumed[name] == own.get(name, OPTIONS[name].default)
     if OF_A_START[name] is not None:
@@ -182,15 +182,15 @@ def test_a_run_that_goes_on_says_for_itself(name, dataset, first, resumed):
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_a_flag_that_is_given_again(name, dataset, first, capfd):
+def test_flag_given_again_overrides_or_is_rejected(name, dataset, first, capfd):
     word = values_of(name)[1]
     if name in OF_THE_MODEL | OF_THE_POSITION:
         with pytest.raises(UserError) as raised:
             config_of(dataset, first, f"--{name}", word)
         if name in ("valid_fraction", "dataset_subset"):
-            assert "that run had train_samples" in str(raised.value)
+            assert "its run had train_samples" in str(raised.value)
         else:
-            message = f"--{name} {word}: the checkpoint's model has" if name in OF_THE_MODEL else f"that run had {name} "
+            message = f"--{name} {word}: the checkpoint's model has" if name in OF_THE_MODEL else f"its run had {name} "
             assert message.replace("true", "True").replace("false", "False") in str(raised.value)
         return
     value, before = valued(name, word), valued(name, values_of(name)[0])
@@ -203,7 +203,7 @@ def shown(value):
 
 
 @pytest.mark.parametrize(("given", "instead"), INSTEAD)
-def test_a_flag_that_says_it_in_another_way(given, instead, dataset, first, resumed):
+def test_alternative_flag_replaces_the_inherited_one(given, instead, dataset, first, resumed):
     assert resumed[instead] != OPTIONS[instead].default
     assert config_of(dataset, first, f"--{given}", values_of(given)[0])[instead] == OPTIONS[instead].default
 
@@ -213,7 +213,7 @@ def test_a_flag_that_says_it_in_another_way(given, instead, dataset, first, resu
     [(("--mode", EVAL), OF_THE_MODEL | OF_A_SCORE), (("--resume", "weights"), OF_THE_MODEL | {"out_of_range"})],
     ids=["eval", "weights"],
 )
-def test_other_runs_have_the_model_and_what_its_scores_depend_on(flags, expected, dataset, first, resumed):
+def test_eval_and_resume_weights_inherit_only_flags_of_the_model_and_scores(flags, expected, dataset, first, resumed):
     found = config_of(dataset, first, *flags)
     alone = parse(["--dataset_path", str(dataset), "--restore_checkpoint_path", str(first), "--log_path", "", *flags], "").flat()
     different = {name for name in OPTIONS if found[name] != alone[name]} - {"gradient_slices"}  # these follow from the batch size

@@ -40,7 +40,7 @@ def wait_for_step(process, step):
     assert any(f"step {step}/" in line for line in process.stdout), process.stderr.read()
 
 
-def test_a_closed_terminal_saves(training, tmp_path):
+def test_closed_terminal_ends_training_and_saves(training, tmp_path):
     with training(signal.SIG_DFL) as process:
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGHUP)  # the first comes from the kernel, the second from the shell to its jobs
@@ -49,7 +49,7 @@ def test_a_closed_terminal_saves(training, tmp_path):
     assert process.returncode == 129, err
     step = Checkpoint(tmp_path / "c").step
     assert step >= 20
-    assert f"stopped by SIGHUP after step {step}, which is saved; to go on, run the same command with" in err
+    assert f"stopped by SIGHUP after step {step}, which is saved; to resume, run the same command with" in err
     assert "Traceback" not in err
 
 
@@ -78,7 +78,7 @@ def test_a_run_under_nohup_outlives_its_terminal(training, tmp_path):
         ([signal.SIGINT, signal.SIGTERM, 0], signal.SIGTERM),
     ],
 )
-def test_of_what_several_workers_were_asked_by_the_strongest_signal_counts(signals, strongest):
+def test_strongest_signal_of_several_workers_counts(signals, strongest):
     everyone = [(signum, "") for signum in signals]
     assert StopRequest().heard(everyone) == (strongest, "")
     gone = StopRequest()
@@ -98,7 +98,7 @@ def test_a_second_sigterm_ends_at_once_but_not_one_after_sighup(monkeypatch):
     assert ended == [143]
 
 
-def test_a_reason_is_no_signal_and_counts_as_none(monkeypatch):
+def test_reason_does_not_count_as_a_signal(monkeypatch):
     ended = []
     monkeypatch.setattr("os._exit", ended.append)
     assert not StopRequest.ask("nobody is asked")

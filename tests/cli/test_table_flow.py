@@ -85,7 +85,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_new_rows_are_scored_by_a_command_and_in_python_alike(folder):
+def test_command_and_python_score_new_rows_alike(folder):
     found = predicted(folder, folder / "rows", folder / "c")
     rows = pl.read_csv(folder / "rows.csv", infer_schema=False)
     assert found.select("user", "item").equals(rows.select("user", "item")) and found["score"].n_unique() > 100
@@ -102,7 +102,7 @@ def test_new_rows_are_scored_by_a_command_and_in_python_alike(folder):
     assert model.score_raw({name: [] for name in COLUMNS}).shape == (0,)
 
 
-def test_raw_columns_are_what_score_raw_takes(folder):
+def test_score_raw_takes_raw_columns(folder):
     model = dlrm.load(folder / "c")
     assert model.raw_columns == {
         "user": "text", "item": "text", "history": "list", "city": "text", "when": "time", "price": "number", "genre": "number"
@@ -113,7 +113,7 @@ def test_raw_columns_are_what_score_raw_takes(folder):
     assert len(model.score_raw(rows[list(model.raw_columns)])) == len(rows)
 
 
-def test_the_advice_for_a_frame_with_another_column_can_be_followed(folder):
+def test_advice_about_an_unknown_column_works(folder):
     model = dlrm.load(folder / "c")
     frame = pl.read_csv(folder / "rows.csv", infer_schema=False).with_columns(another=pl.lit(1))
     with pytest.raises(ValueError, match="another: is unknown") as caught:
@@ -142,12 +142,12 @@ def test_times_with_offsets_score_as_their_moment(folder):
     [
         ("price", "dear", "feature price: value 'dear' of sample 0, expected a finite number, or nothing"),
         ("when", "soon", "feature days: value 'soon' of sample 0, expected a time"),
-        ("nobody", "1", r"column nobody: is unknown; .*give frame\[list\(model\.raw_columns\)\]"),
+        ("nobody", "1", r"column nobody: is unknown; .*select frame\[list\(model\.raw_columns\)\]"),
         ("user", None, "column user: is missing"),
-        ("history", 3.5, "feature history: holds values of several kinds"),
+        ("history", 3.5, "feature history: mixes types"),
     ],
 )
-def test_raw_values_that_cannot_be(folder, column, value, message):
+def test_invalid_raw_values_are_rejected(folder, column, value, message):
     samples = {name: ["1"] for name in COLUMNS} | {"when": [None], column: [value]}
     if value is None:
         del samples[column]
@@ -155,7 +155,7 @@ def test_raw_values_that_cannot_be(folder, column, value, message):
         dlrm.load(folder / "c").score_raw(samples)
 
 
-def test_an_extended_vocabulary_keeps_the_vectors_of_its_values(folder):
+def test_extended_vocabulary_keeps_the_vectors_of_its_values(folder):
     flags = ("--train", folder / "today.csv", "--test", folder / "yesterday.csv", "--bad_lines", "skip")
     command(*flags, "--vocabulary", folder / "data", "--extend_vocabulary", "--dst", folder / "grown")
     old, new = (pl.read_parquet(folder / name / "vocabulary" / "user.parquet") for name in ("data", "grown"))

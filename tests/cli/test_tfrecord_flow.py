@@ -24,12 +24,12 @@ def figures(result):
     return {key: value for key, value in result.final.items() if key in ("auc", "train_loss", "validation_loss", "samples")}
 
 
-def test_training_on_records_is_training_on_tf_raw(run, trained, records, dataset, tmp_path):
+def test_training_on_tfrecords_matches_tf_raw(run, trained, records, dataset, tmp_path):
     flags = ("--dataset_path", records, "--dataset_type", "tfrecord", *TRAIN, "--print_freq", "10", "--save_checkpoint_path", tmp_path / "model")
     first = run(*flags, "--epochs", "3", "--max_steps", "20")
     assert first.code == 0, first.err
     result = run(*flags, "--epochs", "3", "--resume", "auto")
-    assert figures(result) == figures(trained[1]) and not result.err.count("nothing reads")
+    assert figures(result) == figures(trained[1]) and not result.err.count("unused features")
 
     found = {}
     for name, data in (("raw", ("--dataset_path", dataset)), ("records", ("--dataset_path", records, "--dataset_type", "tfrecord"))):
@@ -40,16 +40,16 @@ def test_training_on_records_is_training_on_tf_raw(run, trained, records, datase
     assert found["raw"].equals(found["records"])
 
 
-def test_nvidias_records_as_they_are(run, tmp_path):
+def test_nvidias_records_are_read_unchanged(run, tmp_path):
     write_outbrain(tmp_path, sizes=(512,) * 4 + (100,), eval_sizes=(300, 30), float_label=True, extra=lambda n: {"ad_views": np.zeros(n, np.float32)})
     result = run("--dataset_path", tmp_path, "--dataset_type", "tfrecord", *TRAIN)
     assert result.final["samples"] == 2148 and 0 < result.final["map_at_12"] < 1 and 1 < result.final["groups"] <= 330
-    assert result.err.count("features of the TFRecords that nothing reads: ad_views") == 1
+    assert result.err.count("unused features of the TFRecords: ad_views") == 1
     plan = run("--dataset_path", tmp_path, "--dataset_type", "tfrecord", "--mode", "plan", "--plan_format", "json", "--embedding_dim", "16", "--cpu")
     assert json.loads(plan.out)["embedding_parameters"] == 16 * 672_304
 
 
-def test_mistakes_are_one_line(run, records, tmp_path):
+def test_invalid_records_are_a_one_line_error(run, records, tmp_path):
     flags = ("--dataset_type", "tfrecord", *TRAIN)
     result = run("--dataset_path", tmp_path, *flags)
     assert result.code == 1 and "no folder train or eval; expected TFRecords" in result.err and result.err.count("error: ") == 1

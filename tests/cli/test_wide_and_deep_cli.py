@@ -31,7 +31,7 @@ def words(*given):
     return " ".join(translated(given).words)
 
 
-def test_without_flags_it_is_the_published_run():
+def test_defaults_are_the_published_run():
     config = configured()
     assert (config.data.dataset_type, config.data.patterns) == (
         "tfrecord",
@@ -47,7 +47,7 @@ def test_without_flags_it_is_the_published_run():
     assert config.training.checkpoint_every_epoch and config.training.steps_per_epoch is None
 
 
-def test_nvidia_s_flags_are_ours():
+def test_nvidias_flags_are_translated():
     config = configured("--training_set_size", "1000", "--global_batch_size", "300", "--deep_hidden_units", "16 8", "--deep_dropout", "0.2")
     assert (config.training.steps_per_epoch, config.model.top_mlp_dims, config.regularisation.dropout) == (3, (16, 8, 1), 0.2)
     config = configured("--dataset_path", "D", "--model_dir", "M", "--use_checkpoint", "--results_dir", "R", "--log_filename", "l")
@@ -56,7 +56,7 @@ def test_nvidia_s_flags_are_ours():
     assert configured("--train_data_pattern", "a*", "b*", "--xla").data.train_data_pattern == ("a*", "b*")
 
 
-def test_modes():
+def test_evaluate_and_benchmark_set_the_mode():
     assert "--mode eval --restore_checkpoint_path /outbrain/checkpoints/checkpoint" in words("--evaluate", "--use_checkpoint")
     assert words("--evaluation", "--use_checkpoint") == words("--evaluate", "--use_checkpoint")
     trained = configured("--benchmark", "--benchmark_steps", "20", "--benchmark_warmup_steps", "5").training
@@ -65,7 +65,7 @@ def test_modes():
     assert (measured.run.mode, measured.training.inference_benchmark_steps, measured.training.benchmark_warmup_steps) == ("inference", 19, 1)
 
 
-def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
+def test_model_dir_holds_the_checkpoint_in_every_mode():
     assert configured("--mode", "predict", "--use_checkpoint", "--model_dir", "M").training.restore_checkpoint_path == "M/checkpoint"
     assert configured("--mode=inference", "--model_dir", "M").training.restore_checkpoint_path is None
     assert configured("--benchmark", "--use_checkpoint", "--model_dir", "M").training.resume == "weights"
@@ -78,7 +78,7 @@ def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("--deep_learning_rate 1 --learning_rate 1", "--deep_learning_rate and --learning_rate say the same; drop one of them"),
+        ("--deep_learning_rate 1 --learning_rate 1", "--deep_learning_rate and --learning_rate set the same option; drop one of them"),
         ("--deep_hidden_units 16 no", "--deep_hidden_units 16 no: expected positive layer widths separated by blanks"),
         ("--train_data_pattern a --dataset_path D", "--train_data_pattern and --dataset_path exclude each other"),
         ("--training_set_size 10 --global_batch_size 20", "--training_set_size 10: expected at least --global_batch_size 20"),
@@ -86,10 +86,10 @@ def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
         ("--dataset_path D --evaluate", "--evaluate needs a trained model: --use_checkpoint evaluates the one in --model_dir"),
         ("--benchmark_steps 7", "--benchmark_steps needs --benchmark"),
         ("--benchmark --num_epochs 7", "--num_epochs and --benchmark exclude each other"),
-        ("--model_dir M --save_checkpoint_path C", "--model_dir and --save_checkpoint_path say the same"),
-        ("--model_dir M --restore_checkpoint_path C --use_checkpoint", "--model_dir and --restore_checkpoint_path say the same"),
-        ("--model_dir M --restore_checkpoint_path C --evaluate", "--model_dir and --restore_checkpoint_path say the same"),
-        ("--results_dir R --log_path C", "--log_path and --results_dir or --log_filename say the same"),
+        ("--model_dir M --save_checkpoint_path C", "--model_dir and --save_checkpoint_path set the same option"),
+        ("--model_dir M --restore_checkpoint_path C --use_checkpoint", "--model_dir and --restore_checkpoint_path set the same option"),
+        ("--model_dir M --restore_checkpoint_path C --evaluate", "--model_dir and --restore_checkpoint_path set the same option"),
+        ("--results_dir R --log_path C", "--log_path and --results_dir or --log_filename set the same option"),
         ("--num_epochs 2", "--deep_warmup_epochs 6: expected at most --num_epochs 2"),
         ("--epochs 2", "--deep_warmup_epochs 6: expected at most --epochs 2"),
         ("--global_batch_size 0", "--global_batch_size 0: expected"),
@@ -102,17 +102,17 @@ def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
         ("--dataset_path D --train_data_pattern a", "exclude each other"),
     ],
 )
-def test_what_cannot_be_is_one_line(given, message):
+def test_invalid_flags_are_a_one_line_error(given, message):
     with pytest.raises(UserError, match=message.replace("(", r"\(")) as error:
         configured(*given.split(" ") if "16 no" not in given else ["--deep_hidden_units", "16 no"])
     assert "\n" not in str(error.value)
 
 
-def test_what_has_no_effect_is_said():
+def test_flags_without_effect_are_noted():
     lines = translated(["--use_checkpoint", "--model_dir", "nothing"]).lines
-    assert lines == ["--use_checkpoint: there is no checkpoint in nothing/checkpoint; training begins anew"]
+    assert lines == ["--use_checkpoint: there is no checkpoint in nothing/checkpoint; a new run starts"]
     lines = translated(["--transformed_metadata_path", "x"]).lines
-    assert lines == ["--transformed_metadata_path has no effect: the records say what features they have"]
+    assert lines == ["--transformed_metadata_path has no effect: the features are read from the records"]
 
 
 def test_help_needs_no_tensorflow():
@@ -147,7 +147,7 @@ def arrays(path):
     return {name: checkpoint.read(name) for name in checkpoint.names("")}
 
 
-def test_it_trains_evaluates_goes_on_and_scores(command, dataset, tmp_path):
+def test_train_evaluate_resume_and_score(command, dataset, tmp_path):
     whole = command("--dataset_path", dataset, *FLAGS, "--model_dir", tmp_path / "whole")
     assert whole.final["auc"] > 0.55 and whole.err == ""
     assert whole.final["auc_val"] == whole.final["auc"] and 0.5 < whole.final["binary_accuracy_val"] < 1
@@ -175,15 +175,15 @@ def test_it_trains_evaluates_goes_on_and_scores(command, dataset, tmp_path):
     np.testing.assert_array_equal(*scores)
 
 
-def test_messages_have_the_names_that_the_user_gave(command, dataset, tmp_path):
+def test_messages_name_the_users_flags(command, dataset, tmp_path):
     path = tmp_path / "m"
     flags = ("--dataset_path", dataset, *FLAGS, "--model_dir", path)
     assert command(*flags).code == 0
     again = command(*flags)
     assert again.code == 1 and f"--model_dir {path}/checkpoint: holds checkpoints of another run" in again.err
-    assert "--use_checkpoint goes on with them" in again.err
+    assert "--use_checkpoint continues from them" in again.err
     finished = command(*flags, "--use_checkpoint")
-    assert finished.code == 0 and "Give it more with --num_epochs" in finished.out
+    assert finished.code == 0 and "To train longer, increase --num_epochs" in finished.out
     assert (path / "checkpoint").rename(path / "elsewhere")
     evaluated = ("--dataset_path", dataset, "--cpu", "--affinity", "disabled", "--evaluate", "--use_checkpoint", "--deep_dropout", "0.3")
     missing = command(*evaluated, "--model_dir", path)
@@ -220,7 +220,7 @@ def check_evaluation_log(result, final, checkpoint, dataset):
     assert set(lines[-1]["data"]) == {"binary_accuracy_val", "auc_val", "loss_val"} and lines[-1]["data"]["auc_val"] == pytest.approx(final["auc"])
 
 
-def test_an_epoch_of_so_many_rows_goes_on_in_the_data(command, dataset, tmp_path):
+def test_training_set_size_epochs_continue_in_the_data(command, dataset, tmp_path):
     """Epochs of `--training_set_size` rows follow on in the data: 4,000 rows are 16 batches, so three epochs of 10 steps end in the second pass."""
     flags = ("--dataset_path", dataset, *SMALL, "--deep_warmup_epochs", "0.5", "--affinity", "disabled", "--training_set_size", "2600")
     result = command(*flags, "--num_epochs", "3", "--model_dir", tmp_path / "m")
@@ -229,7 +229,7 @@ def test_an_epoch_of_so_many_rows_goes_on_in_the_data(command, dataset, tmp_path
     assert Checkpoint(tmp_path / "m/checkpoint").manifest["position"]["epoch"] == 3
 
 
-def test_the_log_has_the_reported_steps_batches(command, dataset, tmp_path):
+def test_log_has_the_metrics_of_the_reported_batch(command, dataset, tmp_path):
     """The second step's logged metrics are those of its rows under the weights after the first step; the log does not change training's bits."""
     flags = ("--dataset_path", dataset, *SMALL, "--affinity", "disabled", "--num_epochs", "1", "--deep_warmup_epochs", "0.5")
     assert command(*flags, "--model_dir", tmp_path / "m", "--max_steps", "1").code == 0

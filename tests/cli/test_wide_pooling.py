@@ -85,7 +85,7 @@ def expected_scores(path, columns, wide_means):
     return 1 / (1 + np.exp(-logits.astype(np.float64)))
 
 
-def test_a_trained_model_adds_its_wide_rows_up(data, trained):
+def test_linear_part_sums_the_rows_of_a_list(data, trained):
     path, columns = trained[0], rows_of_test(data)
     expected, averaged = (expected_scores(path, columns, means) for means in (False, True))
     assert np.abs(expected - averaged).max() > 1e-2
@@ -94,7 +94,7 @@ def test_a_trained_model_adds_its_wide_rows_up(data, trained):
     assert Checkpoint(path).manifest["model"]["wide_pooling"] == "sum"
 
 
-def test_its_rows_move_by_what_the_sum_says(tmp_path):
+def test_gradient_of_the_linear_part_is_that_of_the_sum(tmp_path):
     """A row's gradient is that of the sum, not divided by the number of ids in its list; one step of FTRL from zero is computed by hand."""
     write(tmp_path / "data", (), {"train": 4000, "test": 500})
     flags = ("--dataset_path", tmp_path / "data", *FLAGS, "--embedding_zeros_initializer", "--batch_size", "4000", "--max_steps", "1")
@@ -110,11 +110,11 @@ def test_its_rows_move_by_what_the_sum_says(tmp_path):
     np.testing.assert_allclose(found, -gradient * 0.5 / np.sqrt(0.1 + gradient**2), rtol=1e-4, atol=1e-8)
 
 
-def test_an_older_checkpoint_scores_as_it_did_and_says_so_once(data, older, tmp_path, capfd):
+def test_older_checkpoint_keeps_its_scores_with_one_warning(data, older, tmp_path, capfd):
     columns = rows_of_test(data)
     capfd.readouterr()
     found = dlrm.load(older, mmap=True)
-    assert capfd.readouterr().err == f"dlrm.load: warning: {AVERAGES}; a model trained anew adds them up, as published\n"
+    assert capfd.readouterr().err == f"dlrm.load: warning: {AVERAGES}; a new model sums them, as published\n"
     np.testing.assert_allclose(found.score(columns), expected_scores(older, columns, True), atol=1e-6, rtol=0)
     flags = ("--dataset_path", data, "--cpu", "--restore_checkpoint_path", older)
     predicted = child(tmp_path, *flags, "--mode", "predict", "--predictions_path", tmp_path / "p.parquet")
@@ -126,7 +126,7 @@ def test_an_older_checkpoint_scores_as_it_did_and_says_so_once(data, older, tmp_
     np.testing.assert_allclose(served.score(columns), found.score(columns), atol=1e-6, rtol=0)
 
 
-def test_an_older_run_goes_on_as_it_was(data, older, tmp_path):
+def test_older_run_resumes_with_its_pooling(data, older, tmp_path):
     flags = ("--dataset_path", data, "--cpu", "--restore_checkpoint_path", older, "--epochs", "2", "--save_checkpoint_path", tmp_path / "c")
     resumed = child(tmp_path, *flags)
     assert resumed.code == 0 and resumed.err.count("\n") == 1 and AVERAGES in resumed.err
@@ -137,7 +137,7 @@ def test_an_older_run_goes_on_as_it_was(data, older, tmp_path):
     assert changed.code == 1 and "--wide_pooling sum: the checkpoint's model has feature" in changed.err
 
 
-def test_the_flag_says_where_it_has_no_effect(data, tmp_path):
+def test_wide_pooling_without_effect_is_warned_about(data, tmp_path):
     flags = ("--dataset_path", data, "--cpu", "--interaction", "cat", "--embedding_dim", "4", "--bottom_mlp_dims", "8,4", "--top_mlp_dims", "8,1")
     result = child(tmp_path, *flags, "--max_steps", "1", "--wide_pooling", "feature")
     assert "--wide_pooling has no effect without --interaction wide_and_deep" in result.err

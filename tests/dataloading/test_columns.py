@@ -67,7 +67,7 @@ def test_files_are_plain_rows(form, tmp_path):
 
 
 def expected_ids(ids, features, start, stop, size):
-    """Work out the ids row by row as the contract has it: h rows for a feature of hotness h, and the last sample repeated as padding."""
+    """Compute the ids row by row, as the contract defines them: h rows for a feature of hotness h, and the last sample repeated as padding."""
     rows = []
     for feature in features:
         column = ids[feature] if ids[feature].ndim > 1 else ids[feature][:, np.newaxis]

@@ -1,4 +1,4 @@
-"""The feature specification: valid ones survive a round trip, all others raise FeatureSpecError."""
+"""The feature specification: valid ones are unchanged by a round trip, all others raise FeatureSpecError."""
 
 import copy
 
@@ -101,7 +101,7 @@ def _with(value, *path):
         (_with("x", "source_spec", "train", 0, "features"), r"source_spec.train\[0\].features: expected a list"),
         (_with(None, "source_spec", "train", 0, "files"), r"source_spec.train\[0\].files: expected a list"),
         (_with([1], "metadata"), "metadata: expected a mapping"),
-        # unknown keys would otherwise be ignored in silence
+        # unknown keys would otherwise be ignored silently
         (_with("mean", "feature_spec", "cat_0", "combiner"), "feature_spec.cat_0: key 'combiner' is not known, expected one of cardinality, hotness"),
         (_with(3, "feature_spec", "num_0", "hotness"), "feature_spec.num_0: key 'hotness' is not known, expected one of dtype"),
         (_with(["cat_0"], "channel_spec", "weight"), "channel 'weight' is not known, expected one of categorical, numerical, label, group"),

@@ -13,7 +13,7 @@ from tests.dataloading.readers import batch_reader
 from utils.config.options import DataConfig
 from utils.errors import UserError
 
-SPEC = generator_spec((50, 300, 70_000), 2, 1.2)  # 1, 2 and 4 bytes an id
+SPEC = generator_spec((50, 300, 70_000), 2, 1.2)  # 1, 2 and 4 bytes per id
 MANY = 2**31 - 1
 
 

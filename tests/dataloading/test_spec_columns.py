@@ -1,4 +1,4 @@
-"""Columns beyond one id a sample of each table: lists of ids, pooling, shared tables, widths, a group, dtypes of numericals."""
+"""Columns beyond one id per sample and one table per feature: lists of ids, pooling, shared tables, widths, a group, dtypes of numericals."""
 
 import copy
 from dataclasses import replace
@@ -129,9 +129,7 @@ def test_group_needs_a_chunk_in_every_split_and_an_unused_file_name():
 
 
 def test_fingerprint_covers_newer_keys_and_is_unchanged_without_them():
-    assert (
-        digest(generator_spec([10, 200], 2, 1.1), ("train", 5)) == "a725c9468f66672300e807f69f00bb1d"
-    )  # the fingerprint of the time before these keys existed
+    assert digest(generator_spec([10, 200], 2, 1.1), ("train", 5)) == "a725c9468f66672300e807f69f00bb1d"  # computed before these keys existed
     others = [{}, {"group": "int32"}, {"group": "int64"}, {"numerical": "float32"}]
     others += [{"cat_0": keys} for keys in ({"hotness": 3}, {"hotness": 3, "pooling": "mean"}, {"table": "cat_1"}, {"embedding_dim": 8})]
     assert len({digest(spec_of(**other), ("train", 5)) for other in others}) == len(others)
@@ -151,5 +149,5 @@ def test_hotness_above_cardinality_is_rejected_for_synthetic_data(tmp_path):
     assert not (tmp_path / "d").exists()
     stored = FeatureSpec.from_dict(
         content | {"source_spec": {}}
-    )  # lists of a stored dataset may hold an id twice, so that hotness may exceed the cardinality
+    )  # lists of a stored dataset may hold an id twice, so hotness may exceed the cardinality
     assert not [fault for fault in spec_faults(stored, ()) if "cat_1" in fault and "hotness" in fault]

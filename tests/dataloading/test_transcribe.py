@@ -195,7 +195,7 @@ def writing(source, destination, *flags, ignored=()):
 def test_a_stopped_process_leaves_no_dataset(source, tmp_path, number, code, said):
     with writing(source, tmp_path / "a" / "d") as process:
         process.send_signal(number)
-        process.send_signal(number)  # an impatient user; the files are removed all the same
+        process.send_signal(number)  # an impatient user; the files are still removed
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (code, f"dataloading.transcribe: {said}\n")
     assert not (tmp_path / "a").exists()
@@ -208,7 +208,7 @@ def test_next_run_removes_files_of_a_killed_run_but_not_of_a_running_one(source,
         killed.wait()
     (left,) = destination.glob(".writing-*")
     (destination / ".writing-mine").mkdir()
-    with writing(source, destination, ignored=(signal.SIGHUP, signal.SIGINT)) as running:  # as under nohup, and as in the background of a script
+    with writing(source, destination, ignored=(signal.SIGHUP, signal.SIGINT)) as running:  # as under nohup and in the background of a script
         (used,) = set(destination.glob(".writing-????????")) - {left}
         assert not left.exists()
         running.send_signal(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""Splits without labels, which are for prediction only, and the columns that a split keeps for its predictions."""
+"""Splits without labels, which are for prediction only, and keys: columns that predictions carry."""
 
 import os
 

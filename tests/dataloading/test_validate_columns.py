@@ -82,7 +82,7 @@ def test_group_file_of_wrong_length_is_a_fault(dataset, capsys):
     assert "group.bin: No such file or directory" in capsys.readouterr().err
 
 
-def test_empty_lists_and_no_numericals_are_valid(tmp_path, capsys):
+def test_dataset_of_empty_lists_only_is_valid(tmp_path, capsys):
     write_dataset(tmp_path, rich_spec(num_numerical=0), train=50, test=20)
     np.full((50, 12), -1, np.int32).tofile(tmp_path / "train" / "cat_3.bin")
     assert run(tmp_path) == 0

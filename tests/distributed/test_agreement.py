@@ -163,7 +163,7 @@ def test_a_folder_that_the_workers_do_not_share_is_noticed(dataset, tmp_path):
         words += ["--dataset_path", dataset, *RUN, "--save_checkpoint_path", "c"]
     result = launch(1, *words, limit_s=120)
     assert result.code != 0 and len(result.errors) == 1, result.err
-    assert "worker 1: --save_checkpoint_path c: this worker does not see what the first one writes there" in result.errors[0]
+    assert "worker 1: --save_checkpoint_path c: this worker does not see the files that the first one writes there" in result.errors[0]
     assert not any((folders[0] / "c").iterdir())
 
 

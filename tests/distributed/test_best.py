@@ -41,6 +41,6 @@ def test_two_workers_end_with_the_best_weights_figures_bit_for_bit(tmp_path):
     names = {name for name in whole if "auc" in name or "validation_loss" in name} | {"tested_step", "steps", "valid_loss", "last_valid_loss"}
     assert {name: resumed[name] for name in names} == {name: whole[name] for name in names}
     assert (
-        out.count(f"the best weights are tested: {tmp_path / 'b' / f'step-{step:08d}'} (step {step})") == 2
+        out.count(f"testing the best weights: {tmp_path / 'b' / f'step-{step:08d}'} (step {step})") == 2
     )  # once for each command: only one worker prints it
     assert Checkpoint(tmp_path / "b", "best").folder == pointed(tmp_path / "b/best")

@@ -28,14 +28,14 @@ def test_hosts_are_parsed(text, hosts):
 
 @pytest.mark.parametrize("text", ["a:", "a:x", "a:-1", "a b", "a:2:3", "a slots=2"])
 def test_invalid_host_is_an_error(text):
-    with pytest.raises(UserError, match=f"^script: {text!r} is no host; expected host:slots or host"):
+    with pytest.raises(UserError, match=f"^script: {text!r} is not a host; expected host:slots or host"):
         parse_hosts(text, "script")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a:1025", "'a:1025' has too many slots; expected one a worker, at most 1024 a host"),
+        ("a:1025", "'a:1025' has too many slots; expected one per worker, at most 1024 per host"),
         ("localhost:" + 20 * "9", "'localhost:99999999999999999999' has too many slots"),
         ("a:" + 5000 * "9", "has too many slots"),  # more digits than Python converts to an int
         ("a:2\nb\na", "a is named twice"),
@@ -76,7 +76,7 @@ def test_endless_discovery_script_is_stopped(monkeypatch):
 
 @pytest.mark.parametrize(
     ("script", "message"),
-    [("echo a:1; exit 3", "ended with code 3"), ("./no/such/script 2>&-", "ended with code 127"), ("echo a:b", "'a:b' is no host")],
+    [("echo a:1; exit 3", "ended with code 3"), ("./no/such/script 2>&-", "ended with code 127"), ("echo a:b", "'a:b' is not a host")],
 )
 def test_failing_discovery_script_is_an_error(script, message):
     with pytest.raises(UserError, match=message):

@@ -199,5 +199,5 @@ def test_two_workers_score_a_split_without_labels_and_carry_its_keys(read, unlab
 
 def test_two_workers_fall_back_to_the_newest_intact_checkpoint(read, damaged):
     result = read[2]["fallen_back"]
-    assert f"the checkpoint is damaged; --restore_fallback: {damaged[1]} is tried instead" in result.err
+    assert f"the checkpoint is damaged; --restore_fallback tries {damaged[1]} instead" in result.err
     assert result.final["auc"] == pytest.approx(read[1]["of_4"].final["auc"], abs=1e-6)

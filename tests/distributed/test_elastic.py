@@ -85,7 +85,7 @@ def test_too_few_hosts_is_one_line_error(stub):
 
 # Hosts with other code -------------------------------------------------------------------------------------------------------
 
-OTHER_CODE = "host odd has other code than this one: training/schedule.py differs; it is left out until it has the same"
+OTHER_CODE = "host odd has other code than this host: training/schedule.py differs; it is left out until its code is the same"
 
 
 @pytest.fixture
@@ -114,9 +114,9 @@ def test_a_host_with_other_code_is_left_out(stub, odd):
     assert result.code == 0, result.err
     assert set(said(result)[:-2]) == {
         OTHER_CODE,
-        f"host bare has other code than this one: there is no {ROOT / 'dlrm.py'}; it is left out until it has the same",
+        f"host bare has other code than this host: {ROOT / 'dlrm.py'} is missing; it is left out until its code is the same",
     }
-    # A host that ssh cannot reach is not left out: horovodrun or the workers will report it.
+    # A host that ssh cannot reach is kept: horovodrun or the workers report it.
     assert said(result)[-2] == "start 1: 3 workers on localhost:1,even:1,gone:1, from the beginning"
 
 
@@ -172,7 +172,7 @@ def test_ctrl_c_ends_the_wait_for_hosts(stub, tmp_path):
 
     result = stub("exit 0", "--host-discovery-script", f"touch {tmp_path / 'asked'}", during=during)
     assert result.code == 130
-    assert said(result)[-1] == "error: stopped by SIGINT while no worker ran; to go on, run the same command"
+    assert said(result)[-1] == "error: stopped by SIGINT while no worker ran; to resume, run the same command"
 
 
 @pytest.mark.parametrize("hangs", ["at the first call", "while workers run"])
@@ -235,7 +235,7 @@ def test_second_signal_ends_all_workers_at_once(stub, tmp_path):
 
     result = stub("touch up; setsid sleep 1000 & sleep 1000", "--hosts", "localhost:1", during=during)
     assert result.code == 143
-    assert said(result)[-1] == "error: stopped by SIGTERM while training; nothing is saved; to go on, run the same command"
+    assert said(result)[-1] == "error: stopped by SIGTERM while training; nothing is saved; to resume, run the same command"
 
 
 def test_killed_supervisor_leaves_no_process(stub, tmp_path):
@@ -303,7 +303,7 @@ def test_user_error_is_not_retried(data, tmp_path):
     result = elastic(tmp_path, "--hosts", "localhost:1", dlrm_flags=training(data / "nope", 3))
     assert result.code == 1
     assert len(result.errors) == 1 and "nope/feature_spec.yaml: no such file" in result.errors[0]
-    assert said(result)[1:] == ["the workers ended with code 1, and would again: no restart"]
+    assert said(result)[1:] == ["the workers ended with code 1, and would fail again: no restart"]
 
 
 def test_more_hosts_join_and_sigterm_ends_with_a_checkpoint(data, tmp_path):
@@ -324,6 +324,6 @@ def test_more_hosts_join_and_sigterm_ends_with_a_checkpoint(data, tmp_path):
     lines, step = said(result), saved_step(tmp_path / "C")
     assert lines[1:3] == ["the hosts have changed: the workers finish a step and save", "the hosts have changed (code 143): restart"]
     assert re.fullmatch(r"start 2: 2 workers on localhost:2, from step \d+ \(latest checkpoint\)", lines[3])
-    assert lines[-1] == f"error: stopped by SIGTERM while training; step {step} is saved in {tmp_path / 'C'}; to go on, run the same command"
+    assert lines[-1] == f"error: stopped by SIGTERM while training; step {step} is saved in {tmp_path / 'C'}; to resume, run the same command"
     assert f"stopped by SIGTERM after step {step}, which is saved" in result.err
     assert "Traceback" not in result.err

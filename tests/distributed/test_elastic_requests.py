@@ -53,7 +53,7 @@ DEFECT = "[1,1]<stderr>:Traceback (most recent call last):"
         (139, [KILLED.format("11 (Segmentation fault)")], False, "a worker was ended by SIGSEGV"),
         (134, [KILLED.format("6 (Aborted)")], False, "a worker was ended by SIGABRT"),
         (137, [], False, "the workers were ended by SIGKILL"),  # mpirun itself was killed
-        (143, [STOPPED], False, "the workers were ended by SIGTERM"),  # one worker got the signal and all stopped; the supervisor got none
+        (143, [STOPPED], False, "the workers were ended by SIGTERM"),  # one worker got the signal and all stopped; the supervisor got no signal
         (205, [LOST_HOST], False, "a host was lost"),
         (255, ["ORTE was unable to reliably start one or more daemons."], False, "a host could not be reached"),
         (1, ["Traceback (most recent call last):", "RuntimeError: could not connect to some hosts via ssh"], False, "a host could not be reached"),
@@ -124,7 +124,7 @@ def test_workers_must_divide_the_batch_sizes_that_were_given(tmp_path):
         (("--hosts", "a:3", "--min-np", "3"), "--hosts: found slots for 3, expected at least 4"),
         (
             ("--hosts", "a:3", "--min-np", "3", "--max-np", "3"),
-            "no number of workers from 3 to 3 shares the batch sizes evenly: it must divide 65536",
+            "no number of workers from 3 to 3 divides the batch sizes evenly; expected a divisor of 65536",
         ),
         (("--hosts", "a:3", "--min-np", "2", "--max-np", "1"), "--max-np 1|from 2 to 1"),
         (("--hosts", "a:3", "--min-np", "two"), "'two' is not a whole number of 1 or more"),
@@ -142,7 +142,7 @@ def test_user_errors_end_before_anything_starts(flags, message):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (("python", "train.py"), "a command with dlrm.py, dcnv2.py, wide_and_deep.py or main.py in it"),
+        (("python", "train.py"), "a command that runs dlrm.py, dcnv2.py, wide_and_deep.py or main.py"),
         (("no-such-program", "dlrm.py", *SAVE), "no-such-program: no such program"),
         (("python", "dlrm.py", *SAVE, "--bach_size", "3"), "unknown flag --bach_size"),
         (("python", "dlrm.py", "--dataset_type", "synthetic"), "--save_checkpoint_path is missing"),

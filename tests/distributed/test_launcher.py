@@ -17,7 +17,7 @@ from utils.checkpoint.reading import Checkpoint
 from utils.cluster.ancestors import Process, launchers
 from utils.distributed import World
 
-# False where sh replaces itself with the command of -c instead of waiting for it. There, horovodrun turns into mpirun, which the second test covers.
+# False where sh replaces itself with the command of -c instead of waiting for it. There, mpirun replaces horovodrun, as in the second test.
 with subprocess.Popen(["/bin/sh", "-c", "cat /proc/self/stat"], stdout=subprocess.PIPE, text=True) as _shell:
     SHELL_WAITS = _shell.stdout.read().split()[0] != str(_shell.pid)
 LIMIT_S = 90  # limit from the launcher's end to that of the last worker
@@ -64,7 +64,9 @@ def test_workers_save_and_end_when_horovodrun_is_gone(training, signum):
     assert result.code == -signum
     assert len(result.errors) == 1, result.err
     reason = f"the launcher( \\(horovodrun, process {number}\\))? is gone"  # with the process id if the worker that reports noticed it itself
-    assert re.search(f"dlrm.py: error: stopped because {reason}, after step {step}, which is saved; to go on, run the same command", result.errors[0])
+    assert re.search(
+        f"dlrm.py: error: stopped because {reason}, after step {step}, which is saved; to resume, run the same command", result.errors[0]
+    )
 
 
 def test_workers_save_when_mpirun_is_gone(training):
@@ -153,7 +155,7 @@ class Standin:
     [
         ("trains", r"saved: the launcher \((horovodrun|mpirun), process {0}\) is gone"),
         ("evaluates", r"worker: error: the launcher \((horovodrun|mpirun), process {0}\) is gone, so this run ends\n"),
-        ("hangs", r"worker: error: worker 0: the launcher \((horovodrun|mpirun), process {0}\) is gone, and nothing has moved for 1 s: .*\n"),
+        ("hangs", r"worker: error: worker 0: the launcher \((horovodrun|mpirun), process {0}\) is gone, and no progress was made for 1 s: .*\n"),
     ],
 )
 def test_worker_saves_or_ends_when_its_launcher_is_gone(tmp_path, state, words):

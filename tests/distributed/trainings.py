@@ -39,7 +39,7 @@ class Training:
     rows: str = "partial"  # a name of `small_data.ROWS` or `LISTS`
     steps: int = STEPS
     batch: int = BATCH
-    features: int | None = None  # the first so many; None for all
+    features: int | None = None  # number of features used, from the first; None for all
     slices: int = 8  # slices of the gradients
     dim: int = DIM
     gpu: bool = False  # build the model as for a GPU

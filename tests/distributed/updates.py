@@ -45,7 +45,7 @@ FLAGS = {
 }
 PLACEMENTS = {  # thresholds in elements
     "whole": {},
-    "sliced": {"column_slice_threshold": 200},  # slices into thirds, too, which are no subtree of the tree of sums
+    "sliced": {"column_slice_threshold": 200},  # includes slices into thirds, which are not a subtree of the tree of sums
     "replicated": {"data_parallel_threshold": 10_000},
     "mixed": {"column_slice_threshold": 300, "data_parallel_threshold": 90},
 }

@@ -1,4 +1,4 @@
-"""Kills training runs at random points, many times, damages what they wrote and read, and looks at what is left.
+"""Kill training runs at random points, many times, damage their files, and check the checkpoints and the results.
 
 python tests/faults/campaign.py --save_kills 50 --other_kills 20       # what scripts/faults runs; prints a table
 """
@@ -37,7 +37,7 @@ class Row:
 
     fault: str
     tries: int = 0
-    lost: list[int] = field(default_factory=list)  # steps that had to be done again
+    lost: list[int] = field(default_factory=list)  # steps that had to be repeated
     outcome: Counter = field(default_factory=Counter)
 
     def __str__(self) -> str:
@@ -50,9 +50,9 @@ class Campaign:
 
     Args:
         folder: an empty folder.
-        seed: of the random points.
-        flags: of every run: the model, its training, and the batches it is trained on.
-        model: its name in the table, where it is not DLRM.
+        seed: seed of the random points.
+        flags: flags of every run, for the model, its training and the training batches.
+        model: name of the model in the table; empty for DLRM.
     """
 
     def __init__(self, folder: Path, seed: int, flags: tuple[str, ...] = RUN, model: str = ""):
@@ -250,12 +250,12 @@ class Campaign:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save_kills", type=int, default=50, help="kills inside a save, a fifth of them with two workers; and some of Wide & Deep")
+    parser.add_argument("--save_kills", type=int, default=50, help="kills inside a save, a fifth of them with two workers; a few more of Wide & Deep")
     parser.add_argument("--other_kills", type=int, default=20, help="kills anywhere else, a fifth of them with two workers")
     parser.add_argument("--others", type=int, default=6, help="tries of each other fault")
-    parser.add_argument("--requests", type=int, default=5000, help="of raw rows under publishing and kills; serving_fire.py takes more")
-    parser.add_argument("--only", choices=("training", "serving"), help="a part of the faults")
-    parser.add_argument("--seed", type=int, default=0, help="of the random points")
+    parser.add_argument("--requests", type=int, default=5000, help="requests of raw rows under publishing and kills; serving_fire.py sends more")
+    parser.add_argument("--only", choices=("training", "serving"), help="group of faults to cause (default: both)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random points")
     options = parser.parse_args()
     import disturbances  # imports names of this file
     import serving_faults

@@ -1,4 +1,4 @@
-"""Other disturbances of training runs: ill-timed signals, lost launchers, odd paths, used folders, lost outputs, workers that disagree.
+"""Other disturbances of training runs: ill-timed signals, killed launchers, odd paths, used folders, closed outputs, inconsistent workers.
 
 They share the runs and the table of `campaign.py`, which has the kills and damages.
 """
@@ -40,7 +40,7 @@ class Disturbances:
     """The faults, one method each.
 
     Args:
-        campaign: its folder, dataset and unbroken run are used.
+        campaign: the campaign whose folder, dataset and unbroken run are used.
     """
 
     def __init__(self, campaign: Campaign):
@@ -101,7 +101,7 @@ class Disturbances:
             workers, step = run.workers(), run.step
             assert len(workers) == 2
             os.kill(run.process.pid, signal.SIGKILL if i % 2 else signal.SIGTERM)
-            assert ended(workers), "workers go on without their launcher"
+            assert ended(workers), "workers keep running without their launcher"
             run.end()
             assert max(check_all(folder)) >= step
             Lock(folder).release()
@@ -215,7 +215,7 @@ class Disturbances:
         words = ["env", f"PATH={ssh.parent}:{os.environ['PATH']}", sys.executable, ROOT / "scripts/elastic", *flags, "--", *worker]
         run = Victim(self.folder, command=words)
         assert run.end() == 0, run.err
-        assert "host odd has other code than this one: training/schedule.py differs" in run.err, run.err
+        assert "host odd has other code than this host: training/schedule.py differs" in run.err, run.err
         assert not differing(self.campaign.unbroken, folder)
         row.tries += 1
         row.outcome["`scripts/elastic` left the host out: bit-identical to the unbroken one"] += 1

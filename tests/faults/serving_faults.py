@@ -36,7 +36,7 @@ class ServingFaults:
     """The faults, one method each.
 
     Args:
-        campaign: its folder and dataset are used.
+        campaign: the campaign whose folder and dataset are used.
         requests: the number of requests of raw rows under publishing and kills.
     """
 
@@ -114,7 +114,7 @@ class ServingFaults:
                 connection.close()
                 row.tries += 1
                 row.outcome["served again"] += 1
-        if aborted := sum("ended by itself by SIG" in text for text in said):
+        if aborted := sum("ended unexpectedly by SIG" in text for text in said):
             row.outcome["the server aborted and was started again"] = aborted
         return row
 
@@ -140,7 +140,7 @@ class ServingFaults:
                 good = row.tries % 100 != 99
                 connection.begin(self._inputs if good else refused, functools.partial(finished, good))
                 row.tries += 1
-            assert all(places.acquire(timeout=120) for _ in range(2000)), "some are not answered"
+            assert all(places.acquire(timeout=120) for _ in range(2000)), "some requests were not answered"
             connection.close()
             assert {process.pid for process in stubs(server)} == before, said
         assert not said and sorted(found) == ["answered with their bits", "refused by the model"], (said, found.most_common(5))

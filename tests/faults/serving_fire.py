@@ -1,9 +1,9 @@
 """Requests of raw rows in mixed batches over both protocols, while versions are published and backends are killed.
 
-python tests/faults/serving_fire.py --requests 100000       # prints what it saw; some minutes for each ten thousand on 2 cores
+python tests/faults/serving_fire.py --requests 100000       # prints its observations; some minutes for each ten thousand on 2 cores
 
-Every answer has, bit for bit, the scores of one of the versions by the C++ scorer. A request that fails is sent again; it may fail only where it was
-on its way between a kill and the first answer after it.
+Every answer has, bit for bit, the scores of one of the versions by the C++ scorer. A request that fails is sent again; it may fail only if it was
+in flight between a kill and the first answer after it.
 """
 
 import argparse
@@ -53,7 +53,7 @@ class Client(threading.Thread):
     Args:
         fire: the state that all clients share.
         scheme: grpc or http.
-        seed: of the choice of requests.
+        seed: seed of the choice of requests.
     """
 
     def __init__(self, fire: "Fire", scheme: str, seed: int):
@@ -112,7 +112,7 @@ class Fire:
     Args:
         folder: an empty folder.
         requests: the number of requests to be answered.
-        seed: of all random choices.
+        seed: seed of all random choices.
         rest_s: mean seconds between two kills.
         stops: the share of them that are stops (SIGSTOP) instead.
     """
@@ -129,7 +129,7 @@ class Fire:
         scorers = [model.over_raw_arrays() for model in models]
         self.expected = [scorer.score(*scorer.checked(self._columns)) for scorer in scorers]
         for one, other in zip(self.expected, self.expected[1:], strict=False):
-            assert np.abs(one - other).max() > 1e-3, "versions that cannot be told apart"
+            assert np.abs(one - other).max() > 1e-3, "the versions' scores are too similar to distinguish"
         rows = len(self.expected[0])
         sizes = [self._draw.choice((1, 1, 1, 1, 2, 2, 3, 3, 4, 5, 8, 8, 13, 20, 64, MOST)) for _ in range(PARTS)]
         self.places = [(start, start + size) for size in sizes for start in [self._draw.randrange(rows - size)]]
@@ -259,17 +259,17 @@ def under_fire(folder: Path, requests: int, seed: int, rest_s: float, stops: flo
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=100_000, help="that are to be answered")
-    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
+    parser.add_argument("--requests", type=int, default=100_000, help="number of requests to be answered")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices")
     parser.add_argument("--stops", type=float, default=0.1, help="share of the kills that are stops (SIGSTOP) instead")
-    parser.add_argument("--rest", type=float, default=20.0, help="seconds between two kills, in the middle")
+    parser.add_argument("--rest", type=float, default=20.0, help="mean seconds between two kills")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fire-") as folder:
         report = under_fire(Path(folder), options.requests, options.seed, options.rest, options.stops)
     print(f"{report.requests:,} requests answered in {report.seconds:.0f} s, by checkpoint: {dict(sorted(report.by_version.items()))}")
     print(f"done meanwhile: {dict(report.done)}; the server was started again {report.restarts} times")
     print(f"failed between a kill and the next answer, and sent again: {report.failed - len(report.lost):,}")
-    print(f"wrong: {len(report.wrong)} {report.wrong[:3]}; lost otherwise: {len(report.lost)} {report.lost[:3]}; other faults: {report.faults[:3]}")
+    print(f"wrong: {len(report.wrong)} {report.wrong[:3]}; lost: {len(report.lost)} {report.lost[:3]}; other faults: {report.faults[:3]}")
     return int(bool(report.wrong or report.lost or report.faults or report.requests != options.requests))
 
 

@@ -18,12 +18,12 @@ def _end_what_was_started():
 
 
 @pytest.mark.parametrize(("count", "in_save", "workers"), [(3, True, 1), (2, False, 1), (1, True, 2)])
-def test_a_run_that_is_killed_again_and_again_ends_like_one_that_is_not(campaign, count, in_save, workers):
+def test_repeatedly_killed_run_ends_like_an_unbroken_one(campaign, count, in_save, workers):
     row = campaign.kills(count, in_save, workers)
     assert row.tries == count and row.outcome["run to the end: bit-identical to the unbroken one"] >= 1
 
 
-def test_wide_and_deep_that_is_killed_inside_a_save_ends_like_one_that_is_not(tmp_path):
+def test_wide_and_deep_killed_inside_a_save_ends_like_an_unbroken_run(tmp_path):
     """The comparison includes the two tables of each feature and the slots of both optimizers."""
     campaign = Campaign(tmp_path, 2, WIDE_RUN, "Wide & Deep")
     assert {"tables/cat_0_wide/linear", "tables/cat_0/velocity", "optimizer/wide/0/kernel/linear"} <= set(contents(campaign.unbroken))

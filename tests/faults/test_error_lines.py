@@ -1,4 +1,4 @@
-"""dlrm.py prints every error line of docs/reliability.md, and nothing else, when the fault occurs."""
+"""Tests that dlrm.py prints exactly the error lines that docs/reliability.md lists when their faults occur."""
 
 import re
 import shutil
@@ -99,7 +99,7 @@ def held(world):
         lock.release()
 
 
-# Same order as in the document.
+# The cases are in the order of the document's lines.
 CASES = [
     lambda w: (w.ids(900, 3000), w.run())[1],
     lambda w: (cut(w.data / "train/cat_1.bin"), w.run())[1],
@@ -151,14 +151,14 @@ def world(tmp_path, dataset, checkpoint, capfd, monkeypatch):
     return World(tmp_path, dataset, checkpoint, capfd, monkeypatch)
 
 
-def test_every_line_has_its_case():
+def test_every_documented_line_has_a_case():
     assert len(LINES) == len(CASES)
 
 
 @pytest.mark.parametrize(
     ("line", "case"), list(zip(LINES, CASES, strict=False)), ids=[re.sub(r"\W+", "-", line)[15:60] for line in LINES][: len(CASES)]
 )
-def test_a_line_of_the_document_is_what_dlrm_says(world, line, case):
+def test_documented_line_is_the_printed_line(world, line, case):
     said = [text for text in case(world).splitlines() if text.startswith("dlrm.py: error")]
     assert len(said) == 1, said
     expected = re.escape(line).replace("STEP", r"\d+").replace("…", ".*")

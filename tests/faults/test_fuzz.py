@@ -1,4 +1,4 @@
-"""Files that a user can edit or a disk can damage: any content gives one clear line, never a traceback, never a hang."""
+"""Tests that files which a user can edit or a disk can damage give one clear error line for any content, never a traceback or a hang."""
 
 import copy
 import json
@@ -98,7 +98,7 @@ def dataset(tmp_path_factory):
 
 @CASES
 @given(st.data())
-def test_feature_specifications(dataset, data):
+def test_spoiled_feature_specification_gives_one_line(dataset, data):
     document = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
     text = yaml.safe_dump(data.draw(spoiled(document)), sort_keys=False)
     path = dataset / "spoiled.yaml"
@@ -116,7 +116,7 @@ def test_feature_specifications(dataset, data):
 
 @CASES
 @given(st.data())
-def test_generator_specifications(dataset, data):
+def test_spoiled_generator_specification_gives_one_line(dataset, data):
     document = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
     document["source_spec"] = {}
     path = dataset / "spoiled_generator.yaml"
@@ -151,8 +151,8 @@ def checkpoint(tmp_path_factory):
 
 @CASES
 @given(st.data())
-def test_manifests(checkpoint, data):
-    """The manifest's values are wrong, and its checksum is right."""
+def test_spoiled_manifest_gives_one_line(checkpoint, data):
+    """The manifest has wrong values and a matching checksum."""
     config, folder = checkpoint
     path = folder / "manifest.json"
     original = path.read_text()
@@ -182,8 +182,8 @@ def test_manifests(checkpoint, data):
 
 @CASES
 @given(st.data())
-def test_descriptions_of_arrays(checkpoint, data):
-    """The values of `zarr.json` are wrong, and its checksum is right."""
+def test_spoiled_array_description_gives_one_line(checkpoint, data):
+    """`zarr.json` has wrong values and a matching checksum."""
     _, folder = checkpoint
     path, listing = folder / "tables/cat_0/weights/zarr.json", folder / "manifest.json"
     original, manifest_text = path.read_text(), listing.read_text()
@@ -199,7 +199,7 @@ def test_descriptions_of_arrays(checkpoint, data):
 
 @CASES
 @given(st.data())
-def test_yaml_configurations(tmp_path_factory, data):
+def test_spoiled_yaml_configuration_gives_one_line(tmp_path_factory, data):
     defaults = parse(["--dataset_type", "synthetic"], "").flat()
     document = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
     path = tmp_path_factory.getbasetemp() / "config.yaml"
@@ -209,7 +209,7 @@ def test_yaml_configurations(tmp_path_factory, data):
 
 @CASES
 @given(st.binary(max_size=300), st.sampled_from(["config", "spec"]))
-def test_bytes_that_are_no_yaml(tmp_path_factory, content, kind):
+def test_bytes_that_are_not_yaml_give_one_line(tmp_path_factory, content, kind):
     path = tmp_path_factory.getbasetemp() / "bytes.yaml"
     path.write_bytes(content)
     one_line(lambda: parse(["--config", str(path)], "") if kind == "config" else FeatureSpec.from_yaml(path))

@@ -51,12 +51,12 @@ class Victim:
     """dlrm.py in a child process, on one worker or several; `out` and `err` grow while it runs.
 
     Args:
-        folder: its working folder, also for the log.
-        flags: of dlrm.py.
+        folder: working folder of the run, also for the log.
+        flags: flags of dlrm.py.
         workers: the number of workers; horovodrun starts more than one.
-        around: words before the command, which run it.
-        log: the flag of its log, where it is not log.json in the folder.
-        command: run instead of all that.
+        around: words of a command that runs the command, such as nohup.
+        log: the flag for the log; by default the log is log.json in the folder.
+        command: a whole command, which replaces the other arguments.
     """
 
     started: ClassVar[list["Victim"]] = []

@@ -14,7 +14,7 @@ def gpu(request, monkeypatch):
     return request.param
 
 
-def test_parts(gpu):
+def test_compiled_parts(gpu):
     assert compiled(False) == Compiled() == Compiled(dense=False, optimizer=False)
     assert compiled(True) == Compiled(dense=gpu, optimizer=True)
     assert compiled("all") == Compiled(dense=True, optimizer=True)
@@ -31,7 +31,7 @@ def test_parts(gpu):
         (("--xla", "all", "--mode", "eval"), ", XLA: dense forward pass", ", XLA: dense forward pass"),
     ],
 )
-def test_a_run_announces_what_is_compiled(gpu, flags, on_cpu, on_gpu):
+def test_run_announces_compiled_parts(gpu, flags, on_cpu, on_gpu):
     assert compilation_described(config(*flags)) == (on_gpu if gpu else on_cpu)
 
 

@@ -41,7 +41,7 @@ def test_values_worked_out_by_hand():
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_it_is_the_definition(layers):
+def test_cross_layers_equal_the_definition(layers):
     made, draw = network(layers, 5, ((None, 4), (None, 3, 2))), np.random.default_rng(0)
     for weight in made.dense_weights().values():
         weight.assign(draw.normal(size=weight.shape))
@@ -49,7 +49,7 @@ def test_it_is_the_definition(layers):
     np.testing.assert_allclose(made(bottom, embeddings), definition(bottom, embeddings, values(made)), rtol=1e-4)
 
 
-def test_it_starts_as_it_should():
+def test_initial_weights_have_the_documented_distribution():
     made = network(3, 64, ((None, 128), (None, 8, 16)))
     for name, weight in made.dense_weights().items():
         if name.endswith("bias"):
@@ -61,7 +61,7 @@ def test_it_starts_as_it_should():
 
 
 @pytest.mark.parametrize("slices", [None, 4])
-def test_gradients_are_tensorflows_own(slices):
+def test_gradients_equal_tensorflows(slices):
     made, draw = network(2, 3, ((None, 4), (None, 3, 2)), native=native_operations()), np.random.default_rng(2)
     bottom, embeddings = (tf.constant(draw.normal(size=shape), tf.float32) for shape in ((8, 4), (8, 3, 2)))
     weights = made.step_weights()
@@ -102,7 +102,7 @@ def test_steps_of_a_model_equal_the_slow_reference(interaction, flags):
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=2e-6, err_msg=name)
 
 
-def test_concatenation_puts_side_by_side():
+def test_concatenation_joins_columns():
     made = Concatenation()
     joined = made(tf.constant([[1.0, 2.0]]), tf.constant([[[3.0, 4.0], [5.0, 6.0]]]))
     np.testing.assert_array_equal(joined, [[1, 2, 3, 4, 5, 6]])
@@ -117,5 +117,5 @@ def test_concatenation_puts_side_by_side():
         (InteractionShape("cross", 2, 3), [(13, 8), (8, 4), (12, 3), (3, 12), (12, 3), (3, 12), (12, 5), (5, 1)]),
     ],
 )
-def test_shapes_are_those_of_the_layers(kind, expected):
+def test_layer_shapes_match_the_layers(kind, expected):
     assert layer_shapes(13, (8, 4), (5, 1), (4, 4), kind) == expected

@@ -32,7 +32,7 @@ def test_predict_gives_the_evaluators_logits(model):
     np.testing.assert_allclose(model(inputs(some)), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_tape_of_ones_own_reaches_the_tables(model):
+def test_gradients_of_a_users_tape_reach_the_tables(model):
     some = batch(16)
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(keras.losses.binary_crossentropy(some.inputs.labels[:, None], model(inputs(some))[:, None], from_logits=True))
@@ -51,13 +51,13 @@ def test_fit_trains_all_weights(model):
         assert not np.array_equal(values, before[name]), name
 
 
-def test_saving_it_names_the_command(model, tmp_path):
+def test_save_is_an_error_that_names_the_command(model, tmp_path):
     for action in (lambda: model.save(tmp_path / "model.keras"), model.get_config):
         with pytest.raises(NotImplementedError, match=r"dlrm\.py --save_checkpoint_path FOLDER"):
             action()
 
 
-def test_ids_of_another_number_of_features_are_refused(model):
+def test_wrong_number_of_ids_is_an_error(model):
     numerical, ids = inputs(batch(4))
     with pytest.raises(ValueError, match=r"ids: expected \[B, 3\], received \[4, 2\]"):
         model((numerical, ids[:, :2]))

@@ -147,7 +147,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_update_has_the_bits_of_tensorflows(native, name, shape):
+def test_update_has_the_same_bits_as_tensorflow(native, name, shape):
     check(native, name, *SHAPES[shape])
 
 
@@ -181,7 +181,7 @@ def test_denormals_are_zero_as_in_tensorflow(native):
     assert_same_bits(by_native(native, optimizer, [piece], ids, gradients, 1.0), by_tensorflow(optimizer, [piece], ids, gradients, 1.0))
 
 
-def test_slices_of_columns_share_their_ids_and_gradients_lie_where_they_are_told(native):
+def test_column_slices_share_ids_and_take_the_given_gradient_columns(native):
     optimizer = Adagrad()
     pieces = [Piece(optimizer, 30, 48, 1, 128), Piece(optimizer, 30, 80, 1, 176), Piece(optimizer, 7, 128, 0, 0)]
     ids = np.stack([draw_ids("uniform", 7, 64), draw_ids("heavy", 30, 64)]).astype(np.int32)
@@ -214,14 +214,14 @@ def test_ids_out_of_range_raise_and_touch_no_row(native, bad, position):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"columns": [17]}, "columns from 17 on of 32 of gradients"),
-        ({"columns": [-1]}, "columns from -1 on of 32 of gradients"),
+        ({"columns": [17]}, "within the 32 of gradients, received first column 17"),
+        ({"columns": [-1]}, "within the 32 of gradients, received first column -1"),
         ({"columns": []}, "a column for each of 1 lookups, received 0"),
-        ({"lookups": [Lookup(0, 2)]}, r"rows \[2, 3\) of 2 of ids"),
-        ({"lookups": [Lookup(0, -1)]}, r"rows \[-1, 0\) of 2 of ids"),
-        ({"lookups": [Lookup(0, 1, 2)]}, r"rows \[1, 3\) of 2 of ids"),
-        ({"lookups": [Lookup(0, 0, 0)]}, "lookup 0 of hotness 0"),
-        ({"lookups": [Lookup(1, 0)]}, "in table 1 of 1"),
+        ({"lookups": [Lookup(0, 2)]}, r"rows \[2, 3\) are not within the 2 rows of ids"),
+        ({"lookups": [Lookup(0, -1)]}, r"rows \[-1, 0\) are not within the 2 rows of ids"),
+        ({"lookups": [Lookup(0, 1, 2)]}, r"rows \[1, 3\) are not within the 2 rows of ids"),
+        ({"lookups": [Lookup(0, 0, 0)]}, "lookup 0: .* received table 0, hotness 0"),
+        ({"lookups": [Lookup(1, 0)]}, "expected a table below 1 .* received table 1, hotness 1"),
         ({"slots": [tf.Variable(tf.zeros([30, 15]))]}, r"expected \[30, 16\], received \[30, 15\]"),
         ({"slots": []}, "1 tables received 0 slots"),
         ({"gradients": [tf.zeros([63, 32])]}, "equal parts of 64 samples"),
@@ -229,7 +229,7 @@ def test_ids_out_of_range_raise_and_touch_no_row(native, bad, position):
     ],
     ids=lambda value: str(list(value)) if isinstance(value, dict) else "",
 )
-def test_what_does_not_fit_raises(native, change, message):
+def test_invalid_arguments_are_an_error(native, change, message):
     arguments = {
         "tables": [tf.Variable(tf.zeros([30, 16]))],
         "slots": [tf.Variable(tf.zeros([30, 16]))],
@@ -243,7 +243,7 @@ def test_what_does_not_fit_raises(native, change, message):
         native.update(arithmetic(Adagrad()), **(arguments | change))
 
 
-def test_a_table_is_updated_where_it_lies(native):
+def test_table_is_updated_in_place(native):
     """An update changes the table in its own memory, since a table may be too large for a second copy."""
     addresses = []
 
@@ -270,7 +270,7 @@ def test_a_tensor_read_before_an_update_keeps_its_values(native):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("batch", [1, 7, 64, 1000])
-def test_a_lookup_has_the_bits_of_gathers_and_casts(native, dtype, batch):
+def test_lookup_has_the_same_bits_as_gathers_and_casts(native, dtype, batch):
     shapes = [(50, 128), (1, 128), (70, 3), (100_000, 64)]
     tables = [tf.Variable(np.random.default_rng(i).standard_normal(shape).astype(np.float32) * 10.0 ** (3 * i - 6)) for i, shape in enumerate(shapes)]
     ids = np.stack([draw_ids("uniform", rows, batch, rows) for rows, _ in shapes]).astype(np.int32)
@@ -325,7 +325,7 @@ def test_the_number_of_threads_changes_no_bit(native, tmp_path):
     assert_threads_change_no_bit(UPDATE, tmp_path)
 
 
-def test_the_environment_turns_them_off():
+def test_environment_variable_switches_the_operations_off():
     code = "from model.native import native_operations; print(native_operations())"
     environment = {**os.environ, "DLRM_NATIVE_OPS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)

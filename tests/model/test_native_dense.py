@@ -42,7 +42,7 @@ SHAPES = [(1, 1, 1), (3, 26, 128), (70, 26, 128), (5, 15, 16), (5, 16, 40), (7, 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_interaction_and_its_gradient_are_those_of_the_definition(native, shape, dtype):
+def test_interaction_and_gradient_equal_the_definition(native, shape, dtype):
     samples, features, width = shape
     pairs = features * (features + 1) // 2
     bottom, embeddings = drawn((samples, width), dtype, 0), drawn((samples, features, width), dtype, 1)
@@ -71,7 +71,7 @@ def test_a_sample_has_the_same_bits_in_every_batch(native, dtype):
     np.testing.assert_array_equal(exact(whole), exact(tf.concat(parts, axis=0)))
 
 
-def test_matrix_products_have_the_same_bits_before_and_after(native):
+def test_operations_leave_tensorflows_matrix_products_unchanged(native):
     """An operation leaves TensorFlow's products as they were, though both use the processor's matrix tiles, which each thread configures."""
     left, right = drawn((512, 512), "bfloat16", 0), drawn((512, 512), "bfloat16", 1)
     before = tf.matmul(left, right)
@@ -118,7 +118,7 @@ def test_dropout_after_bias_and_relu_has_the_bits_of_its_definition(native, shap
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("dtype", ROUNDING)
-def test_sums_have_the_bits_of_the_tree(native, count, dtype):
+def test_sums_have_the_same_bits_as_a_balanced_tree(native, count, dtype):
     parts = [drawn((130, 257), dtype, seed) for seed in range(count)]
     np.testing.assert_array_equal(native.sum_in_pairs(parts), pairwise_sum([tf.cast(part, tf.float32) for part in parts]))
 
@@ -132,18 +132,18 @@ def test_sums_have_the_bits_of_the_tree(native, count, dtype):
         (lambda native: native.bias_relu_dropout(tf.zeros([3, 4]), tf.zeros([3]), MASK), r"expected \[b, out\], \[out\] and \[2\]"),
         (lambda native: native.bias_relu_dropout(tf.zeros([3, 4]), tf.zeros([4]), MASK._replace(threshold=2**32)), "a threshold of 32 bits"),
         (lambda native: native.relu_gradient(tf.zeros([3, 4]), tf.zeros([4, 3])), r"expected \[b, out\] twice"),
-        (lambda native: native.sum_in_pairs([tf.zeros([3]), tf.zeros([4])]), "expected one shape"),
+        (lambda native: native.sum_in_pairs([tf.zeros([3]), tf.zeros([4])]), "expected equal shapes"),
     ],
     ids=["samples", "widths", "bias", "bias of dropout", "threshold", "outputs", "parts"],
 )
-def test_shapes_that_do_not_fit_raise(native, call, message):
+def test_invalid_shapes_are_an_error(native, call, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         call(native)
 
 
 @pytest.mark.parametrize("flags", ["sgd", "adagrad", "adam", "sgd --dropout 0.3", "sgd --dropout 0.3 --gradient_slices 4"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_training_is_that_of_tensorflows_operations(native, monkeypatch, flags, dtype):
+def test_training_equals_that_with_tensorflows_operations(native, monkeypatch, flags, dtype):
     fast = model_and_trainer("--optimizer", *flags.split(), dtype=dtype)
     monkeypatch.setattr("model.build.native_operations", lambda: None)
     plain = model_and_trainer("--optimizer", *flags.split(), dtype=dtype)
@@ -158,7 +158,7 @@ def test_training_is_that_of_tensorflows_operations(native, monkeypatch, flags, 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("samples", [1, 6, 200])
-def test_columns_travel_to_the_workers_and_back(native, samples, dtype):
+def test_samples_to_blocks_inverts_blocks_to_samples(native, samples, dtype):
     # Worker 0 has features 1 and 2 (adjacent, so one block) and half of feature 4, worker 1 nothing, worker 2 the other half and feature 0. Feature 3
     # is replicated.
     workers = ((Shard(1, 9, 0, 4), Shard(2, 9, 0, 4), Shard(4, 9, 0, 2)), (), (Shard(0, 9, 0, 4), Shard(4, 9, 2, 4)))
@@ -174,7 +174,7 @@ def test_columns_travel_to_the_workers_and_back(native, samples, dtype):
     np.testing.assert_array_equal(exact(back), exact(vectors))
 
 
-def test_blocks_that_do_not_fit_raise(native):
+def test_invalid_blocks_are_an_error(native):
     blocks = Blocks([0], [4], [0], [0], [4])
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected 8 elements, received 9"):
         native.blocks_to_samples(tf.zeros([9]), 2, 4, blocks, [], [])

@@ -50,13 +50,13 @@ def test_tiles_are_switched_off_by_the_environment(operations, afresh, monkeypat
     assert switched.key == operations.key.removesuffix(" with AMX")
 
 
-def test_without_them_key_and_description_say_so(operations, afresh, monkeypatch):
+def test_key_and_description_without_the_operations(operations, afresh, monkeypatch):
     monkeypatch.setenv("DLRM_NATIVE_OPS", "0")
     assert operations_description() == operations_key() == "TensorFlow's operations"
     assert operations_key() != operations.key
 
 
-def test_the_libraries_names_follow_from_what_they_are_made_of(monkeypatch, tmp_path):
+def test_library_names_depend_on_sources_tensorflow_and_processor(monkeypatch, tmp_path):
     sources = shutil.copytree(native.SOURCES, tmp_path / "ops")
     names = library_path(), scorer_path()
     monkeypatch.setattr(native, "SOURCES", sources)
@@ -83,11 +83,11 @@ def test_the_libraries_names_follow_from_what_they_are_made_of(monkeypatch, tmp_
 def test_a_missing_library_is_announced(operations, afresh, monkeypatch, tmp_path):
     monkeypatch.setattr(native, "library_path", lambda: tmp_path / "row_ops-0.so")
     assert operations_key() == "TensorFlow's operations"
-    assert "the C++ ones are not built, see ops/build" in operations_description()
+    assert "the C++ operations are not built; run ops/build" in operations_description()
 
 
 @pytest.mark.parametrize("content", [b"", b"no library"])
-def test_a_library_that_cannot_be_loaded_is_one_clear_line(afresh, monkeypatch, tmp_path, content):
+def test_unloadable_library_is_an_error(afresh, monkeypatch, tmp_path, content):
     path = tmp_path / "row_ops-0.so"
     path.write_bytes(content)
     monkeypatch.setattr(native, "library_path", lambda: path)
@@ -118,7 +118,7 @@ def test_tiles_and_generic_code_agree(operations, monkeypatch, shape):
 # Refused inputs --------------------------------------------------------------------------------------------------------
 
 
-def test_a_table_named_twice_is_refused_in_an_update(operations):
+def test_table_given_twice_to_an_update_is_an_error(operations):
     tables = [tf.Variable(tf.ones([4, 2])) for _ in range(2)]
     ids, gradients = tf.zeros([1, 3], tf.int32), [tf.ones([3, 6])]
     with pytest.raises(tf.errors.InvalidArgumentError, match="inputs 0 and 2 are the same variable"):
@@ -131,7 +131,7 @@ def test_a_table_named_twice_is_refused_in_an_update(operations):
         np.testing.assert_array_equal(table, np.ones((4, 2)))
 
 
-def test_a_table_named_twice_is_right_in_a_lookup(operations):
+def test_table_given_twice_to_a_lookup_is_allowed(operations):
     table, other = tf.Variable([[1.0, 2.0], [3.0, 4.0]]), tf.Variable([[5.0], [6.0]])
     found = operations.look_up([table, other, table], tf.constant([[0, 1], [1, 0]]), [Lookup(0, 0), Lookup(1, 0), Lookup(2, 1)], tf.float32)
     np.testing.assert_array_equal(found, [[1, 2, 5, 3, 4], [3, 4, 6, 1, 2]])
@@ -171,7 +171,7 @@ print(list(gradient_of_first(1, 1))[1].numpy().tolist())
 """
 
 
-def test_memory_that_is_not_there_is_an_error_of_the_step_not_the_end_of_the_process(operations):
+def test_lack_of_memory_fails_the_step_not_the_process(operations):
     result = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], cwd=ROOT, env=os.environ.copy(), capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     before, error, after = result.stdout.splitlines()
@@ -215,7 +215,7 @@ def test_empty_tensors(operations, dtype):
     [(-1, 4, [0]), (2**40, 4, [4]), (2, -4, [0]), (2, 4, [-1]), (2, 4, [2**62]), (2, 4, [2**31 - 1, 2**31 - 1])],
     ids=str,
 )
-def test_numbers_of_columns_that_overflow_are_refused(operations, samples, length, widths):
+def test_overflowing_column_counts_are_an_error(operations, samples, length, widths):
     zeros = [0] * len(widths)
     with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.InternalError), match=r"expected|2\^31|Dimension"):
         operations.blocks_to_samples(tf.zeros([8]), samples, length, Blocks(zeros, widths, zeros, zeros, widths), [], [])

@@ -34,7 +34,7 @@ def mixed(shape, dtype, seed, values=VALUES):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_bias_and_relu_keep_them_as_relu_does(native, dtype):
+def test_bias_relu_passes_nonfinite_values_like_relu(native, dtype):
     products, bias = mixed((70, 300), dtype, 0), tf.constant(np.where(np.arange(300) % 50 == 7, np.nan, 0.5).astype(np.float32))
     expected = tf.cast(tf.nn.relu(tf.cast(products, tf.float32) + bias), dtype)
     found = native.bias_relu(products, bias)
@@ -43,7 +43,7 @@ def test_bias_and_relu_keep_them_as_relu_does(native, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_gradient_of_relu_keeps_them_as_tensorflows_does(native, dtype):
+def test_relu_gradient_passes_nonfinite_values_like_tensorflow(native, dtype):
     # Every pair of values occurs; some columns are finite, others are not.
     upstream, outputs = (tf.cast(tf.constant(grid), dtype) for grid in np.meshgrid(VALUES, VALUES, indexing="ij"))
     gradient, by_bias = native.relu_gradient(upstream, outputs)
@@ -53,7 +53,7 @@ def test_the_gradient_of_relu_keeps_them_as_tensorflows_does(native, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_relu_and_its_gradient_give_positive_zero_as_before(native, dtype):
+def test_relu_and_gradient_give_positive_zero(native, dtype):
     negative = tf.cast(tf.constant([[-0.0, -1.0, 0.0]]), dtype)
     assert not np.signbit(exact(native.bias_relu(negative, tf.constant([-0.0, 0.0, 0.0])))).any()
     assert not np.signbit(exact(native.relu_gradient(negative, negative)[0])).any()
@@ -61,14 +61,14 @@ def test_relu_and_its_gradient_give_positive_zero_as_before(native, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
-def test_sums_keep_them(native, dtype, count):
+def test_sums_keep_nonfinite_values(native, dtype, count):
     parts = [mixed((33, 70), dtype, seed) for seed in range(count)]
     np.testing.assert_array_equal(native.sum_in_pairs(parts), pairwise_sum([tf.cast(part, tf.float32) for part in parts]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(20, 26, 128), (5, 3, 17)], ids=str)
-def test_the_interaction_and_its_gradient_keep_them(native, dtype, shape):
+def test_interaction_and_gradient_keep_nonfinite_values(native, dtype, shape):
     samples, features, width = shape
     few = VALUES[:6]
     draw = np.random.default_rng(3)
@@ -99,7 +99,7 @@ def test_the_interaction_and_its_gradient_keep_them(native, dtype, shape):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [128, 21])
-def test_a_lookup_keeps_them(native, dtype, width):
+def test_lookup_keeps_nonfinite_values(native, dtype, width):
     table = mixed((64, width), "float32", 0)
     ids = tf.constant(np.random.default_rng(1).integers(0, 64, (1, 100)), tf.int32)
     found = native.look_up([tf.Variable(table)], ids, [Lookup(0, 0)], tf.as_dtype(dtype))
@@ -109,7 +109,7 @@ def test_a_lookup_keeps_them(native, dtype, width):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("loss_scale", [1.0, 1024.0, 3.0])
-def test_an_update_keeps_them(native, name, dtype, loss_scale):
+def test_update_keeps_nonfinite_values(native, name, dtype, loss_scale):
     optimizer = OPTIMIZERS[name](128)
     pieces = [Piece(optimizer, 40, 128, 0, 0)] + [Piece(optimizer, 40, 21, 1, 128)] * (
         name != "rowwise_adagrad"

@@ -174,7 +174,7 @@ def test_the_loss_scale_divides_first_then_the_number_of_ids(native, dtype, loss
     check_update(native, "adagrad", CASES["beside single ids"]._replace(batch=64), dtype, loss_scale, parts=4)
 
 
-def test_the_bits_of_an_update_are_those_of_single_ids_where_nothing_is_shared(native):
+def test_hotness_does_not_change_the_bits_of_single_ids(native):
     """With one id per sample, at any place of its list, hotness does not change the bits."""
     draw = np.random.default_rng(3)
     single = draw.integers(0, 40, 256).astype(np.int32)
@@ -204,7 +204,7 @@ def test_an_id_out_of_range_is_named_and_no_row_is_touched(native, bad, position
         native.look_up(tables, tf.constant(ids), lookups, tf.float32)
 
 
-def test_an_absent_id_is_out_of_range_where_there_is_one_a_sample(native):
+def test_absent_id_is_out_of_range_with_hotness_1(native):
     table, ids = tf.Variable(tf.ones([30, 16])), tf.constant([[1, 2], [3, NONE]])
     native.look_up([table], ids, [Lookup(0, 0, 2)], tf.float32)
     for lookups in ([Lookup(0, 1)], [Lookup(0, 0), Lookup(0, 1)]):

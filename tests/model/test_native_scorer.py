@@ -124,7 +124,7 @@ def _check(model, library, count, threads=2):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_logits_are_those_of_a_slow_model(library, name):
+def test_logits_equal_a_slow_model(library, name):
     model = Model(name)
     assert np.ptp(model.slow(*model.samples(100))) > 0.1
     for count in (1, 2, 3, 12, 25, 300):
@@ -175,7 +175,7 @@ def test_several_threads_call_at_once(library):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_so_for_its_sample_alone(library, value):
+def test_nonfinite_value_affects_only_its_sample(library, value):
     model = Model("dot")
     numerical, ids = model.samples(20)
     good = model.scorer(library).logits_of(numerical, ids)
@@ -188,7 +188,7 @@ def test_what_is_not_finite_stays_so_for_its_sample_alone(library, value):
     assert not np.isnan(value) or np.isnan(found[4])
 
 
-def test_ids_out_of_range_are_refused_by_name(library):
+def test_id_out_of_range_is_an_error_that_names_the_feature(library):
     model = Model("dot of odd widths, lists")
     numerical, ids = model.samples(9)
     for place, value, feature in ((0, ROWS, "f0"), (0, -1, "f0"), (3, -2, "f1"), (11, 2**31 - 1, "f2")):
@@ -207,13 +207,13 @@ def test_no_samples_and_wrong_shapes(library):
             model.scorer(library).logits_of(*bad)
 
 
-def test_switched_off_there_is_none(library, monkeypatch):
+def test_no_library_if_switched_off(library, monkeypatch):
     monkeypatch.setenv("DLRM_NATIVE_OPS", "0")
     assert library is not None and native_scorer_library() is None
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-def test_processes_forked_at_any_moment_score_too_and_end(library):
+def test_forked_processes_score_and_exit(library):
     """A forked process scores although its parent scores in another thread, so that the fork may copy locks that helper threads hold."""
     model = Model("deep")
     scorer, (numerical, ids) = model.scorer(library, 3), model.samples(300)

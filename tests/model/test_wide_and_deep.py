@@ -123,7 +123,7 @@ def published_rate(step, base=0.00012, steps=20, warmup=1, epochs=3):
 
 
 @pytest.mark.parametrize(("peer", "flags"), [(Plain, ()), (Legacy, ("--epsilon_outside_root", "true"))])
-def test_fifty_steps_are_those_of_keras(peer, flags):
+def test_fifty_steps_equal_keras(peer, flags):
     """After 50 steps all rows equal those of Keras, whether a batch touches them or not."""
     model, trainer = built(*flags)
     plain = peer(weights(model))
@@ -136,7 +136,7 @@ def test_fifty_steps_are_those_of_keras(peer, flags):
     np.testing.assert_allclose(model((numerical, ids.T)), plain.logits(numerical, ids), atol=1e-6)
 
 
-def test_gradients_are_those_of_plain_keras():
+def test_gradients_equal_plain_keras():
     model, _ = built()
     plain = Plain(weights(model))
     numerical, ids, labels = rows_of_step(0)
@@ -152,7 +152,7 @@ def test_gradients_are_those_of_plain_keras():
         np.testing.assert_allclose(tf.convert_to_tensor(found[name]), tf.convert_to_tensor(gradient), rtol=0, atol=1e-6, err_msg=name)
 
 
-def test_rows_that_no_batch_touches_stay_as_they_are():
+def test_untouched_rows_do_not_change():
     model, trainer = built()
     before = weights(model)
     one = to_device(
@@ -189,7 +189,7 @@ def test_schedule_value_by_value():
     assert ConstantSchedule(0.02)(10**9) == 0.02
 
 
-def test_initial_values_are_keras_s_by_their_distributions():
+def test_initial_values_have_keras_distributions():
     config = configuration()
     tables, features = tables_and_features(config, (Categorical("big", 60_000, "int32", embedding_dim=16),), [60_000], 0)
     model = build_model(config.model, single(tables, features), World(), 0, 7)
@@ -204,7 +204,7 @@ def test_initial_values_are_keras_s_by_their_distributions():
     assert not any(name.startswith("dense/wide") for name in found) and not found["dense/deep/0/bias"].any()
 
 
-def test_a_feature_with_the_name_of_a_wide_table_is_refused():
+def test_feature_named_like_a_wide_table_is_an_error():
     twice = (Categorical("ad", 3, "int8"), Categorical("ad_wide", 3, "int8"))
-    with pytest.raises(UserError, match="feature ad_wide: has the name of the linear part's table of ad"):
+    with pytest.raises(UserError, match="feature ad_wide: has the same name as the linear part's table of ad"):
         tables_and_features(configuration(), twice, [3, 3], 1)

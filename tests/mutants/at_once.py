@@ -53,4 +53,4 @@ def _next(answers, workers) -> tuple[int, object]:
             return answers.get(timeout=1)
         except queue.Empty:
             if ended:
-                raise RuntimeError("a process of the campaign failed; its own words are above") from None
+                raise RuntimeError("a process of the campaign failed; see its output above") from None

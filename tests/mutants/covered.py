@@ -44,7 +44,7 @@ def covered(tree: Path, file: str, folder: Path, sources: str) -> dict:
     Args:
         tree: the repository.
         file: the file of tests.
-        folder: for the measurements.
+        folder: folder for the measurements.
         sources: the digest of the program's sources.
     """
     kept = folder / f"{file.replace('/', '.')}.json"

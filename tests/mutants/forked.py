@@ -70,9 +70,9 @@ def run_tests(
 
     Args:
         tree: the repository to run them in.
-        files: of tests.
-        tests: those to run, in order, up to the first failure; None for all of them, whatever fails.
-        limit_s: seconds; a run that takes longer is ended.
+        files: the files of tests.
+        tests: the tests to run, in order, up to the first failure; None for all tests, without a stop at failures.
+        limit_s: time limit in seconds, after which the run is killed.
         log: the file for its output.
         environment: variables added to those of this process.
         plugins: makes further plugins of pytest, in the child.

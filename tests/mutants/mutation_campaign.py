@@ -1,6 +1,6 @@
-"""Changes the program in one small place, hundreds of times, and looks at whether the tests that execute the place notice.
+"""Change the program in one small place, hundreds of times, and check whether a test that executes the place fails.
 
-python tests/mutants/mutation_campaign.py        # what scripts/mutants runs; prints a table, and the changes that no test has noticed
+python tests/mutants/mutation_campaign.py        # what scripts/mutants runs; prints a table, and the changes that no test noticed
 """
 
 import argparse
@@ -68,7 +68,7 @@ class Campaign:
         except OSError:
             sys.exit(f"mutants: another run works in {self._folder}; wait for it, or choose another --folder")
         if subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True).stdout:
-            say("what is not committed is no part of this")
+            say("uncommitted changes are not included")
         self.commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
     def attempts(self) -> list[Attempt]:
@@ -150,13 +150,13 @@ def say(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1, help="of the draw")
-    parser.add_argument("--each", type=int, default=28, help="mutants of each part")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random choice of mutants")
+    parser.add_argument("--each", type=int, default=28, help="number of mutants of each part")
     parser.add_argument("--parts", nargs="*", choices=GROUPS, default=GROUPS)
-    parser.add_argument("--folder", type=Path, default=ROOT / ".mutants", help="for the results, from which a later run goes on")
-    parser.add_argument("--budget_s", type=float, default=120, help="seconds of tests for a mutant at most")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that try mutants at a time")
-    parser.add_argument("--again", action="store_true", help="try those anew that survived")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".mutants", help="folder for the results, from which a later run continues")
+    parser.add_argument("--budget_s", type=float, default=120, help="maximum seconds of tests for a mutant")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="number of processes that test mutants in parallel")
+    parser.add_argument("--again", action="store_true", help="test surviving mutants again")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit by an exception, so that the child is ended, too
     campaign = Campaign(parser.parse_args())
     results = campaign.results()

@@ -33,8 +33,8 @@ class OpsPart:
 
     Args:
         tree: the repository, whose `ops/` is changed.
-        folder: for the compiled files.
-        seed: of the draw.
+        folder: folder for the compiled files.
+        seed: seed of the random choice.
         count: the number of mutants.
     """
 
@@ -91,11 +91,11 @@ class OpsPart:
 
     def measure(self) -> None:
         """Run the tests with no mutant chosen; all must pass, and their times set the limits."""
-        assert self._in_cpp("0").code == 0, "the tests of the kernels fail where no change is chosen"
+        assert self._in_cpp("0").code == 0, "the tests of the kernels fail without a mutant"
         for pattern in TESTS:
             for file in sorted(str(path.relative_to(self._tree)) for path in self._tree.glob(pattern)):
                 outcome = run_tests(self._tree, [file], None, _LIMIT_S, self._folder / "plain.log", {"DLRM_MUTANT": "0"})
-                assert outcome.code == 0, f"{file}: {outcome.failed} fails where no change is chosen"
+                assert outcome.code == 0, f"{file}: {outcome.failed} fails without a mutant"
                 self._durations |= outcome.durations
 
     def attempt(self, number: int, process: int) -> tuple[int, Outcome]:

@@ -36,8 +36,8 @@ class PythonPart:
 
     Args:
         trees: copies of the repository in which they are tested, one for each process of the campaign.
-        folder: for the coverage of the tests.
-        seed: of the draw.
+        folder: folder for the coverage of the tests.
+        seed: seed of the random choice.
         budget_s: seconds of tests for a mutant, as measured with the coverage.
     """
 
@@ -79,7 +79,7 @@ class PythonPart:
             yield str(path.relative_to(self._tree))
 
     def drawn(self, group: str, count: int) -> list[Mutant]:
-        """Draw some mutants of a folder or file: the same ones for the same seed and sources."""
+        """Choose random mutants of a folder or file: the same ones for the same seed and sources."""
         folders = [self._tree / name for name in _TOGETHER.get(group, (group,))]
         paths = sorted(path for folder in folders for path in (folder.rglob("*.py") if folder.is_dir() else [folder]))
         kinds = defaultdict(list)

@@ -56,7 +56,7 @@ def test_changes_of_python(source, expected):
         ast.parse(text)
 
 
-def test_every_change_of_the_sources_can_be_parsed_and_says_where_it_is():
+def test_every_change_of_the_sources_parses_and_has_its_position():
     source = (ROOT / "dataloading" / "batches.py").read_bytes()
     mutants = mutants_of("dataloading/batches.py", source)
     assert len(mutants) > 100
@@ -79,7 +79,7 @@ int twice(int n) {
 """
 
 
-def test_changes_of_cpp_are_in_one_build_and_chosen_by_the_environment(tmp_path):
+def test_cpp_changes_share_one_build_and_are_chosen_by_the_environment(tmp_path):
     sites = list(sites_of("some.cc", CPP.replace("#ifndef SOME_H_\n", "")))
     assert {site.kind for site in sites} == {"comparison", "arithmetic", "constant", "condition", "statement removed"}
     (tmp_path / "some.cc").write_text(CPP.replace("#ifndef SOME_H_\n", "") + "int main() { return twice(5) == 10 ? 0 : 1; }\n")
@@ -113,7 +113,7 @@ def test_slow(): time.sleep(600)
 """
 
 
-def test_a_run_of_tests_tells_what_failed_and_ends_what_is_too_slow(tmp_path):
+def test_run_of_tests_reports_failures_and_ends_slow_tests(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     (tmp_path / "tests" / "test_some.py").write_text(TESTS)

@@ -30,7 +30,7 @@ def run(tmp_path):
 
 
 @needs_spark
-def test_from_logs_to_a_dataset_and_not_twice(run, tmp_path):
+def test_dataset_is_made_from_logs_only_once(run, tmp_path):
     assert sample_log.main(["--dst", str(tmp_path / "in"), "--rows", "600", "301"]) == 0
     code, out, err = run("prepare_dataset.sh", "CPU", 3)
     assert code == 0, err
@@ -52,7 +52,7 @@ def test_from_logs_to_a_dataset_and_not_twice(run, tmp_path):
     assert code == 1 and "final holds another dataset (other); choose another final_output_dir" in err
 
 
-def test_what_is_missing_is_said(run, tmp_path):
+def test_missing_logs_and_invalid_arguments_are_errors(run, tmp_path):
     code, _, err = run("prepare_dataset.sh", "CPU", 3)
     assert (code, err) == (1, f"verify_criteo_downloaded.sh: error: {tmp_path / 'in'}: no such folder; expected the Criteo logs, day_0 to day_1\n")
     (tmp_path / "in").mkdir()
@@ -63,7 +63,7 @@ def test_what_is_missing_is_said(run, tmp_path):
     (tmp_path / "in" / "day_1").write_bytes(b"x")
     assert run("verify_criteo_downloaded.sh", tmp_path / "in")[0] == 0
     for words, said in (
-        (("TPU",), "expected CPU, GPU or DGX2 first, found 'TPU'"),
+        (("TPU",), "expected CPU, GPU or DGX2 as first argument, found 'TPU'"),
         (("GPU", tmp_path / "in", tmp_path / "out"), "SPARK_RAPIDS_JAR: expected the path of rapids-4-spark_2.13-VERSION.jar, found ''"),
     ):
         assert run("run_spark.sh", *words)[::2] == (1, f"run_spark.sh: error: {said}\n")

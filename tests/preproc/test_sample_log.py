@@ -15,7 +15,7 @@ def drawn(folder, *flags):
     return [path.read_bytes() for path in sorted(folder.iterdir())]
 
 
-def test_days_are_logs_of_so_many_rows_with_gaps(tmp_path, capsys):
+def test_logs_have_the_requested_rows_and_missing_values(tmp_path, capsys):
     drawn(tmp_path, "--rows", 3000, 1000)
     assert "day_0.tsv: 3,000 rows, click rate 0." in capsys.readouterr().out
     for day, rows in enumerate((3000, 1000)):
@@ -26,7 +26,7 @@ def test_days_are_logs_of_so_many_rows_with_gaps(tmp_path, capsys):
     assert frame["cat_0"].n_unique() > frame["cat_12"].n_unique() > 8
 
 
-def test_a_seed_is_the_same_log(tmp_path):
+def test_same_seed_gives_the_same_log(tmp_path):
     first = drawn(tmp_path / "a", "--rows", 700, 300, "--seed", 3)
     assert drawn(tmp_path / "b", "--rows", 700, 300, "--seed", 3) == first
     assert drawn(tmp_path / "c", "--rows", 700, 300, "--seed", 4) != first
@@ -54,14 +54,14 @@ def test_a_logistic_regression_of_one_day_predicts_the_next(tmp_path):
 
 
 @pytest.mark.parametrize("flags", [("--rows", "0"), ("--rows", "5", "-1"), ("--seed", "-1")])
-def test_what_cannot_be_is_one_line(tmp_path, flags):
+def test_invalid_flags_are_one_line_errors(tmp_path, flags):
     with pytest.raises(UserError, match="expected"):
         sample_log.main(["--dst", str(tmp_path / "x"), *flags])
     assert not (tmp_path / "x").exists()
 
 
-def test_a_log_that_is_there_is_kept(tmp_path):
+def test_existing_log_is_kept(tmp_path):
     (tmp_path / "day_1.tsv").write_text("mine")
-    with pytest.raises(UserError, match=r"day_1\.tsv: is there already; choose another --dst"):
+    with pytest.raises(UserError, match=r"day_1\.tsv: already exists; choose another --dst"):
         sample_log.main(["--dst", str(tmp_path), "--rows", "5", "5"])
     assert (tmp_path / "day_1.tsv").read_text() == "mine" and not list(tmp_path.glob(".*"))

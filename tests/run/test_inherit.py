@@ -42,7 +42,7 @@ def test_eager_evaluation_of_a_compiled_model():
     assert inherit(configure("--mode", "eval", "--run_eagerly"), manifest("--xla")).device.xla is False
 
 
-def test_training_on_takes_the_architecture_only():
+def test_new_run_inherits_only_the_architecture():
     config = inherit(
         configure("--mode", "train"), manifest(*SMALL, "--amp", "--learning_rate", "3", "--out_of_range", "hash", "--max_table_size", "9")
     )
@@ -51,7 +51,7 @@ def test_training_on_takes_the_architecture_only():
     assert (config.device.amp, config.optimizer.learning_rate) == (False, 24)
 
 
-def test_a_run_that_goes_on_keeps_the_slices_of_the_gradients():
+def test_resumed_run_keeps_its_gradient_slices():
     saved = manifest("--gradient_slices", "4")
     assert inherit(configure(), saved, goes_on=True).device.gradient_slices == 4
     assert inherit(configure("--gradient_slices", "2"), saved, goes_on=True).device.gradient_slices == 2
@@ -59,7 +59,7 @@ def test_a_run_that_goes_on_keeps_the_slices_of_the_gradients():
     assert inherit(configure("--mode", "eval"), saved).device.gradient_slices is None
 
 
-def test_a_run_that_goes_on_keeps_its_form_of_rmsprop():
+def test_resumed_run_keeps_its_form_of_rmsprop():
     given = ("--optimizer", "rmsprop", "--epsilon_outside_root")
     assert inherit(configure("--optimizer", "rmsprop"), manifest(*given), goes_on=True).optimizer.epsilon_outside_root
     before = manifest("--optimizer", "rmsprop")
@@ -75,7 +75,7 @@ def test_a_run_that_goes_on_keeps_its_form_of_rmsprop():
 
 
 @pytest.mark.parametrize("unrecorded", [{}, {"gradient_slices": None}])
-def test_a_checkpoint_that_does_not_know_its_slices_was_made_with_eight(unrecorded):
+def test_unrecorded_gradient_slices_are_eight(unrecorded):
     saved = manifest()
     del saved["config"]["gradient_slices"]
     saved["config"] |= unrecorded
@@ -84,14 +84,14 @@ def test_a_checkpoint_that_does_not_know_its_slices_was_made_with_eight(unrecord
 
 
 @pytest.mark.parametrize("value", ["x", 0, -8, 2.5, True, [8]])
-def test_slices_that_cannot_be_are_an_error(value):
+def test_invalid_gradient_slices_are_an_error(value):
     saved = manifest()
     saved["config"]["gradient_slices"] = value
     with pytest.raises(UserError, match="gradient_slices"):
         inherit(configure(), saved, goes_on=True)
 
 
-def test_repeating_the_models_flags_is_fine():
+def test_repeated_model_flags_are_accepted():
     saved = manifest(*SMALL)
     assert inherit(configure("--mode", "eval", *SMALL), saved).model == configure(*SMALL).model
 
@@ -112,7 +112,7 @@ def test_flags_that_contradict_the_checkpoints_model_are_refused(flags, message)
 
 
 def test_a_manifest_with_impossible_options_is_an_error():
-    with pytest.raises(UserError, match="manifest holds options that cannot be"):
+    with pytest.raises(UserError, match="manifest are not valid together"):
         inherit(configure("--mode", "eval"), {"config": {"embedding_dim": 0}})
 
 
@@ -154,7 +154,7 @@ def continues(wanted=INVARIANTS, **manifest):
 
 
 @pytest.mark.parametrize("newer", [{}, {"last_auc": 0.5, "evaluation_due": True, "best_epoch": 1, "best_ranking": None}])
-def test_a_run_goes_on_from_a_whole_position(newer):
+def test_run_resumes_from_a_complete_position(newer):
     continues(position=POSITION | newer)
 
 
@@ -170,23 +170,23 @@ def test_a_run_goes_on_from_a_whole_position(newer):
         {"position": POSITION | {"unknown": 1}},
     ],
 )
-def test_a_position_that_is_not_whole_is_refused(manifest):
-    with pytest.raises(UserError, match="c: holds no position to go on from; --resume weights takes its weights"):
+def test_incomplete_position_is_an_error(manifest):
+    with pytest.raises(UserError, match="c: has no training position to resume from; use --resume weights to take its weights"):
         continues(**manifest)
 
 
 @pytest.mark.parametrize("name", INVARIANTS)
-def test_what_the_position_means_must_be_the_same(name):
+def test_changed_invariant_is_an_error(name):
     wanted = INVARIANTS | {name: "another"}
-    message = "trained on other rows" if name == FINGERPRINT else f"that run had {name} {INVARIANTS[name]}, this one has another"
+    message = "trained on other rows" if name == FINGERPRINT else f"its run had {name} {INVARIANTS[name]}, this one has another"
     with pytest.raises(UserError, match=message):
         continues(wanted)
 
 
-def test_one_optimizer_was_that_of_the_tables_too():
+def test_older_checkpoint_has_one_optimizer_for_all_weights():
     saved = {name: value for name, value in INVARIANTS.items() if name != "embedding_optimizer"}
     continues(run=saved)
-    with pytest.raises(UserError, match="that run had embedding_optimizer sgd"):
+    with pytest.raises(UserError, match="its run had embedding_optimizer sgd"):
         continues(INVARIANTS | {"embedding_optimizer": "adam"}, run=saved)
 
 
@@ -214,6 +214,6 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_the_documents_name_what_a_checkpoint_brings(row):
+def test_documentation_lists_the_inherited_flags(row):
     names = ", ".join(f"`--{name}`" for name, option in OPTIONS.items() if ROWS[row](option.metadata))
     assert f"| {row} | {names} |" in (Path(__file__).parents[2] / "docs/training.md").read_text().splitlines()

@@ -45,7 +45,7 @@ def run(program):
     return run
 
 
-def test_it_is_in_the_help_and_has_its_reason_for_no_effect(run):
+def test_option_is_in_the_help_and_in_warnings(run):
     said, _ = run("dlrm.py", "--help")
     assert "--halved X" in said and "what is halved (parts; default: 1.0; only with --mode train)" in said
     _, said = run("dlrm.py", *SHORT, "--halved", "0.5", "--max_steps", "1")
@@ -55,7 +55,7 @@ def test_it_is_in_the_help_and_has_its_reason_for_no_effect(run):
     assert "--halved has no effect with --mode eval" in said
 
 
-def test_from_the_command_line_a_file_python_and_another_name_to_its_reader_and_through_a_resume(run, tmp_path):
+def test_value_reaches_its_reader_from_every_source_and_a_resumed_run(run, tmp_path):
     folder = tmp_path / "checkpoints"
     said, lines = run("dlrm.py", *SHORT, "--halves", "0.5", "--max_steps", "2", "--save_checkpoint_path", folder)
     assert "halved is 0.5\n" in said and "--halves is --halved here" in lines

@@ -8,7 +8,7 @@ from run.predictions import write
 
 
 @pytest.mark.parametrize(("dtype", "column"), [(np.int32, polars.Int32), (np.int64, polars.Int64)])
-def test_a_group_is_a_column_of_its_own_as_it_is_stored(tmp_path, dtype, column):
+def test_groups_are_written_as_stored(tmp_path, dtype, column):
     scores, labels = np.array([0.25, 0.5, 1], np.float32), np.array([0, 1, 1], np.uint8)
     groups = np.array([np.iinfo(dtype).min, 7, 7], dtype)
     write(tmp_path / "p.parquet", scores, labels, groups)

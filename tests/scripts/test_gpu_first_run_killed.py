@@ -16,7 +16,7 @@ run(Command("waits", (sys.executable, "-c", sys.argv[2]), 300), Path(sys.argv[1]
 """
 
 
-def test_a_part_does_not_outlive_it(tmp_path):
+def test_part_does_not_outlive_the_killed_script(tmp_path):
     with child([sys.executable, "-c", RUN, tmp_path, STARTS], cwd=ROOT) as process:
         me = psutil.Process(process.pid)
         below = []

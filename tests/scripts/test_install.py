@@ -76,7 +76,7 @@ def install(tmp_path):
 
 
 @pytest.mark.parametrize(("device", "package"), [("cpu", "tensorflow-cpu==9.8.7"), ("gpu", "tensorflow[and-cuda]==9.8.7")])
-def test_the_pins_are_those_of_the_requirements(install, device, package):
+def test_versions_are_taken_from_requirements_txt(install, device, package):
     path = install.folder / "requirements.txt"
     lines = [line for line in path.read_text().splitlines() if not line.startswith(("tensorflow==", "horovod=="))]
     path.write_text("\n".join(["tensorflow==9.8.7  # a word", "horovod==6.5.4", *lines, ""]))
@@ -106,7 +106,7 @@ def test_operations_that_do_not_compile_fail_the_install(install, again):
     assert install.done == again
 
 
-def test_without_them_only_if_asked(install):
+def test_operations_are_left_out_only_on_request(install):
     result = install.run(BUILD="1", DLRM_NATIVE_OPS="0")
     assert result.returncode == 0 and install.done
     assert "ops/build" not in install.calls.read_text()
@@ -122,7 +122,7 @@ def test_a_second_run_installs_nothing(install):
     assert "pip" not in install.calls.read_text() and "ops/build" in install.calls.read_text()
 
 
-def test_files_that_may_be_in_use_are_left_alone_or_replaced_whole(install):
+def test_files_in_use_are_replaced_atomically_or_left_alone(install):
     """A horovodrun started during an install runs the whole old or the whole new program."""
     program, path = install.folder / ".venv/bin/horovodrun", install.calls.with_name("site") / "dlrm_tf2.pth"
     path.write_text("another clone\n")
@@ -137,7 +137,7 @@ def test_files_that_may_be_in_use_are_left_alone_or_replaced_whole(install):
     assert [one.name for folder in (program.parent, path.parent) for one in folder.glob("*.[0-9]*")] == []
 
 
-def test_clones_that_share_a_cache_write_wheels_of_their_own(install):
+def test_clones_sharing_a_cache_write_separate_wheels(install):
     copy = install.calls.with_name("bin") / "cp"
     copy.write_text('#!/bin/bash\necho "cp $*" >>"$CALLS"\nexec /bin/cp "$@"\n')
     copy.chmod(0o755)
@@ -157,7 +157,7 @@ def java(install, version):
     path.chmod(0o755)
 
 
-def test_spark_is_installed_where_it_is_asked_for_and_once(install):
+def test_spark_is_installed_once_and_only_on_request(install):
     java(install, "17.0.15")
     assert install.run("--spark").returncode == 0
     assert sum("requirements-spark.txt" in line for line in install.calls.read_text().splitlines()) == 1
@@ -169,7 +169,7 @@ def test_spark_is_installed_where_it_is_asked_for_and_once(install):
 
 
 @pytest.mark.parametrize(("version", "wanted"), [("1.8.0_392", True), ("11.0.2", True), ("17", False), ("21.0.1", False)])
-def test_spark_brings_java_17_where_there_is_none(install, version, wanted):
+def test_spark_requires_java_17(install, version, wanted):
     """An install for Spark by a user without root rights names the command that installs Java 17 where it is missing."""
     java(install, version)
     for name, script in (("dpkg-query", "case $* in *openjdk*) ;; *) echo install ok installed ;; esac"), ("id", "echo 1000")):
@@ -188,7 +188,7 @@ def installed_for_serving(install):
     return [word for line in lines for word in line.split() if word.startswith("serving.") or word == "requirements-serving.txt"]
 
 
-def test_exports_have_their_environment_and_serving_more_where_it_is_asked_for_and_once(install):
+def test_export_environment_is_always_made_and_serving_installed_once_on_request(install):
     assert install.run().returncode == 0
     assert installed_for_serving(install) == ["serving.stub_environment"]
     assert install.run("--serving").returncode == 0
@@ -202,7 +202,7 @@ def test_exports_have_their_environment_and_serving_more_where_it_is_asked_for_a
 
 
 @pytest.mark.parametrize("part", ["CACHE_FILLED", "CLIENTS"])
-def test_what_serving_lacks_is_one_line_and_an_error_in_continuous_integration(install, part):
+def test_failed_serving_installation_is_a_warning_and_an_error_under_ci(install, part):
     result = install.run("--serving", **{part: "1"})
     assert result.returncode == 0 and install.done and result.stderr.count("NOT INSTALLED") == 1
     assert (install.folder / ".venv/installed-serving").exists() == (part != "CLIENTS")
@@ -212,7 +212,7 @@ def test_what_serving_lacks_is_one_line_and_an_error_in_continuous_integration(i
     assert result.returncode == 0 and (install.folder / ".venv/installed-serving").exists()
 
 
-def test_packages_of_serving_are_looked_at_again_where_others_were_installed(install):
+def test_serving_packages_are_checked_again_after_other_packages_changed(install):
     assert install.run("--serving").returncode == 0
     with (install.folder / "requirements.txt").open("a") as file:
         file.write("# changed\n")

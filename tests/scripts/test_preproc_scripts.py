@@ -28,11 +28,11 @@ def run(tmp_path):
     return call
 
 
-def test_the_benchmark_preprocesses_as_often_as_told(run, tmp_path):
+def test_benchmark_runs_the_given_number_of_iterations(run, tmp_path):
     assert generate_outbrain.main(["--displays", "300", "--dst", str(tmp_path / "orig")]) == 0
     code, out, err = run("preproc_benchmark.sh", "-m", "nvtabular", "-t", 3, "-i", 1)
     assert code == 0, err
-    assert err.count("nvtabular: Polars takes its place") == 1
+    assert err.count("nvtabular: using Polars instead") == 1
     assert (tmp_path / "tfrecords/eval/part-r-00000").is_file() and (tmp_path / "tfrecords/transformed_metadata/schema.pbtxt").is_file()
     memory = re.search(r"^\[BENCHMARK\] Memory consumption \(kB\): (\d+)$", out, re.M)[1]
     assert (tmp_path / "mem_consumption.txt").read_text() == f"{memory}\n"
@@ -65,16 +65,16 @@ def test_the_flags_of_each_mode(run, tmp_path):
     [
         ("preproc.sh", (), "expected spark, nvtabular or polars, and a number of files"),
         ("preproc.sh", ("pandas",), "pandas: expected spark, nvtabular or polars"),
-        ("preproc.sh", ("polars", "0"), "0 files of TFRecords, expected a whole number"),
+        ("preproc.sh", ("polars", "0"), "0 files of TFRecords; expected a whole number"),
         ("preproc.sh", ("polars",), "orig: no such folder; expected Outbrain's raw files there"),
         ("preproc_benchmark.sh", (), "-m is missing"),
         ("preproc_benchmark.sh", ("-m", "gpu"), "-m gpu: expected spark, nvtabular or polars"),
-        ("preproc_benchmark.sh", ("-m", "spark", "-i", "0"), "-i 0: expected a whole number of at least 1"),
+        ("preproc_benchmark.sh", ("-m", "spark", "-i", "0"), "-i 0: expected a whole number from 1 to 999999"),
         ("preproc_benchmark.sh", ("-m",), "-m: a value is missing"),
         ("preproc_benchmark.sh", ("--all",), "--all: expected -m spark|nvtabular|polars"),
     ],
 )
-def test_mistakes_are_one_line(run, script, arguments, message):
+def test_invalid_arguments_are_one_line(run, script, arguments, message):
     code, out, err = run(script, *arguments)
     assert code == 1 and out == "" and err.startswith(f"{script}: error: ") and message in err and err.count("\n") == 1
 

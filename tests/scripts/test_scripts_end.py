@@ -55,7 +55,7 @@ def test_a_killed_benchmark_leaves_no_memory_watch(copied):
     assert code_of(["scripts/preproc_benchmark.sh", "-m", "polars"], copied, SLEEP="0.1") == -signal.SIGKILL
 
 
-def test_the_memory_watch_ends_well_when_it_is_told_to(copied):
+def test_memory_watch_ends_cleanly_on_sigterm(copied):
     """The memory watch ends cleanly on SIGTERM, even if started without a process to watch, as NVIDIA's benchmark starts it."""
     watch = subprocess.Popen(["scripts/memscript.sh"], cwd=copied, env=os.environ | {"SLEEP": "100"}, stdout=subprocess.PIPE)
     try:
@@ -73,7 +73,7 @@ def test_a_signal_ends_the_server_of_the_demo(copied):
     assert code_of(["scripts/serving_demo"], copied, BASH_ENV=str(copied / "signal.sh")) == -signal.SIGTERM
 
 
-def test_a_server_of_the_demo_that_does_not_come_up_is_an_error(copied):
+def test_demo_fails_if_its_server_does_not_start(copied):
     for name in ("scripts/install", ".venv/bin/python"):
         program(copied / name, "")
     program(copied / "scripts/serve", "exit 3")

@@ -30,6 +30,6 @@ def test_options_become_flags(script, options, flags):
 
 
 @pytest.mark.parametrize("options", ["-g none", "-g 0", "-q", "-g"])
-def test_what_cannot_be_is_one_line(options):
+def test_invalid_options_are_one_line(options):
     result = said("training_full.sh", *options.split())
     assert result.returncode == 1 and result.stdout == "" and result.stderr.count("\n") == 1 and "expected" in result.stderr

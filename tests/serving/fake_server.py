@@ -42,7 +42,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
-        if self.path == "/metrics" and crash.exists() and crash.read_text():  # it is known as ready then
+        if self.path == "/metrics" and crash.exists() and crash.read_text():  # after this answer it counts as ready
             threading.Timer(0.5, crashes).start()
 
 http_server = http.server.HTTPServer(("127.0.0.1", int(flags["http-port"])), Handler)

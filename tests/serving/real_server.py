@@ -1,4 +1,4 @@
-"""A real Triton server for tests; they are left out with a reason where it is not installed."""
+"""A real Triton server for tests, which are skipped with a reason where it is not installed."""
 
 import importlib
 import re
@@ -17,20 +17,20 @@ PORTS = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=2, r
 
 
 def needed() -> None:
-    """Leave the test out where the server or its clients are not installed; fail it in continuous integration."""
+    """Skip the test where the server or its clients are not installed; fail it in continuous integration."""
     packages("tritonclient.grpc", "tritonclient.http")
     for folder in (server_folder(), numpy_folder()):
         if not folder.is_dir():
-            left_out(f"{folder} is not there; ./scripts/install --serving")
+            left_out(f"{folder} does not exist; run ./scripts/install --serving")
 
 
 def packages(*modules: str) -> None:
-    """Leave the test out where one of the modules cannot be imported; fail it in continuous integration."""
+    """Skip the test where one of the modules cannot be imported; fail it in continuous integration."""
     for module in modules:
         try:
             importlib.import_module(module)
         except (ImportError, RuntimeError) as error:
-            left_out(f"{module} cannot be imported ({error}); ./scripts/install --serving")
+            left_out(f"{module} cannot be imported ({error}); run ./scripts/install --serving")
 
 
 def started(repository: Path, say: Callable[[str], None] = lambda text: None) -> Server:
@@ -71,7 +71,7 @@ def eventually(condition, limit_s: float = 60.0):
     """Wait until the condition's value is true and return the value; fail after the limit."""
     deadline = time.monotonic() + limit_s
     while not (found := condition()):
-        assert time.monotonic() < deadline, "never happened"
+        assert time.monotonic() < deadline, f"the condition did not become true within {limit_s:g} s"
         time.sleep(0.1)
     return found
 

@@ -131,7 +131,7 @@ def check_case(server: Server, served: Served, kind: Kind, scheme: str, batch: i
         if batch == FLIGHT:
             before = int(connection.statistics().get("execution_count", 0))
             found = np.concatenate(list(in_flight(connection, server, rows)))
-            assert int(connection.statistics()["execution_count"]) - before < SINGLES, "none were joined"
+            assert int(connection.statistics()["execution_count"]) - before < SINGLES, "no requests were joined into a batch"
         else:
             found = connection.infer(rows.part(0, batch))
     finally:

@@ -42,12 +42,12 @@ def folder(tmp_path_factory):
         (("--model_name", ".hidden"), "--model_name .hidden: expected letters"),
         (("--model_version", "0"), "--model_version 0"),
         (("--instances", "0"), "--instances 0"),
-        (("--inputs", "raw"), "does not say how raw values became feature x"),
+        (("--inputs", "raw"), "does not record how raw values became feature x"),
         (("--inputs", "raw", "--formats", "onnx"), "--formats onnx takes ids"),
         (("--embedding_dim", "9"), "--embedding_dim 9: the checkpoint's model has 8"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_left(folder, tmp_path, flags, message):
+def test_invalid_flags_are_refused_and_leave_no_files(folder, tmp_path, flags, message):
     with pytest.raises(UserError, match=re.escape(message) if "*" not in message else message):
         export(folder / "c", tmp_path / "r", *flags)
     assert list(tmp_path.iterdir()) == []
@@ -59,14 +59,14 @@ def test_a_dataset_of_another_model_is_refused(folder, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_version_is_never_replaced_and_another_interface_is_refused(folder, tmp_path):
+def test_existing_version_and_changed_inputs_are_refused(folder, tmp_path):
     export(folder / "c", tmp_path / "r")
     before = (tmp_path / "r/dlrm/1/MODEL.md").read_text()
-    with pytest.raises(UserError, match=r"dlrm/1: is there already, and no version is ever replaced; --model_version 2 is the next"):
+    with pytest.raises(UserError, match=r"dlrm/1: already exists, and versions are never replaced; use --model_version 2"):
         export(folder / "c", tmp_path / "r")
     assert (tmp_path / "r/dlrm/1/MODEL.md").read_text() == before
     other = train(folder / "other", tmp_path / "c2")
-    with pytest.raises(UserError, match="have other inputs than this one would"):
+    with pytest.raises(UserError, match="have other inputs than this export"):
         export(other, tmp_path / "r", "--model_version", "2")
     export(folder / "c", tmp_path / "r", "--model_version", "2", "--instances", "2")
     assert versions(tmp_path / "r/dlrm") == [1, 2] and sorted(path.name for path in (tmp_path / "r").iterdir()) == ["dlrm"]
@@ -77,7 +77,7 @@ def test_a_version_is_never_replaced_and_another_interface_is_refused(folder, tm
     assert sorted(path.name for path in (tmp_path / "r/dlrm").iterdir()) == ["2", "MODEL.md", "config.pbtxt"]
 
 
-def test_an_export_that_scores_otherwise_is_never_visible(folder, tmp_path, monkeypatch):
+def test_export_with_wrong_scores_never_becomes_visible(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(proof, "DIFFERENCE", {"float32": 1e-12})
     with pytest.raises(UserError, match=r"dlrm(_savedmodel)? \((triton|savedmodel)\): a score differs by .*; nothing is exported"):
         export(folder / "c", tmp_path / "r", "--formats", "triton,savedmodel")
@@ -92,25 +92,25 @@ def test_a_damaged_checkpoint_is_refused(folder, tmp_path):
     content = bytearray(chunk.read_bytes())
     content[5] ^= 1  # the length and the recorded checksum stay the same
     chunk.write_bytes(content)
-    with pytest.raises(UserError, match=r"tables/b/weights: .*do not fit their checksum; the checkpoint is damaged"):
+    with pytest.raises(UserError, match=r"tables/b/weights: .*do not match their checksum; the checkpoint is damaged"):
         export(copy, tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 
-def test_weights_share_the_checkpoint_s_files_and_outlive_it(folder, tmp_path):
+def test_weights_are_hard_links_that_outlive_the_checkpoint(folder, tmp_path):
     import shutil
 
     copy = shutil.copytree(folder / "c", tmp_path / "c")
     export(copy, tmp_path / "r")
     chunks = [path for path in (tmp_path / "r/dlrm/1/checkpoint/tables").rglob("*") if path.is_file() and path.name != "zarr.json"]
     assert len(chunks) == 3 and all(os.stat(path).st_nlink == 2 for path in chunks)
-    assert not list((tmp_path / "r").rglob("*momentum*"))  # no state of the optimizer
+    assert not list((tmp_path / "r").rglob("*momentum*"))  # optimizer state is not exported
     expected = dlrm.load(copy).score({name: [1] for name in "xyzabc"})
     shutil.rmtree(copy)
     np.testing.assert_array_equal(dlrm.load(tmp_path / "r/dlrm/1/checkpoint").score({name: [1] for name in "xyzabc"}), expected)
 
 
-def test_a_dataset_s_rows_prove_with_their_auc_and_the_card_says_so(folder, tmp_path, capsys):
+def test_proof_on_dataset_rows_reports_the_auc_and_the_card_too(folder, tmp_path, capsys):
     export(folder / "c", tmp_path / "r", "--dataset_path", folder / "data", "--precision", "int8")
     assert re.search(r"dlrm: triton, int8: 400 rows: largest difference .*; AUC 0\.\d+, changed by", capsys.readouterr().out)
     card = (tmp_path / "r/dlrm/MODEL.md").read_text()
@@ -120,14 +120,14 @@ def test_a_dataset_s_rows_prove_with_their_auc_and_the_card_says_so(folder, tmp_
     assert flags[flags.index("--precision") + 1] == "int8" and "--export_path" not in flags
 
 
-def test_an_export_for_a_gpu_made_without_one_says_where_its_proof_was_computed(folder, tmp_path, capsys):
+def test_export_for_a_gpu_without_one_warns_that_the_cpu_computed_the_proof(folder, tmp_path, capsys):
     export(folder / "c", tmp_path / "r", "--device", "gpu")
     found = capsys.readouterr().err
-    assert found.count("--device gpu: no GPU is used here, so the CPU computes the proof; the server needs one") == 1, found
+    assert found.count("--device gpu: no GPU is used here, so the CPU computes the proof; the server needs a GPU") == 1, found
     assert "KIND_GPU" in (tmp_path / "r/dlrm/config.pbtxt").read_text()
 
 
-def test_the_configuration_of_triton():
+def test_triton_configuration():
     options = ExportConfig(model_name="m", max_batch_size=4096, max_queue_delay_us=500, instances=2)
     inputs = [Tensor("numerical", "FP32", 13), Tensor('a "b"\n', "STRING", 1)]
     text = config_text(options, "triton", inputs, {"KEY": "value"})
@@ -140,7 +140,7 @@ def test_the_configuration_of_triton():
     assert "dynamic_batching" not in config_text(still, "triton", inputs, {}) and "KIND_GPU" in config_text(still, "triton", inputs, {})
 
 
-def test_a_proof_knows_what_few_rows_cannot_tell():
+def test_proof_tolerates_auc_changes_that_few_rows_cannot_show():
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 2, 50_000)
     scores = (draw.random(50_000) + labels).astype(np.float32)
@@ -159,7 +159,7 @@ def test_a_proof_knows_what_few_rows_cannot_tell():
             proof.check(broken, "m", precision)
 
 
-def test_a_version_grows_where_triton_does_not_look(folder, tmp_path, monkeypatch):
+def test_version_is_written_outside_the_repository(folder, tmp_path, monkeypatch):
     """An export is written beside the repository: Triton takes each folder in it, even hidden ones, for a model, and fails to start if one is not."""
     from run import export as module
 
@@ -177,7 +177,7 @@ def test_a_version_grows_where_triton_does_not_look(folder, tmp_path, monkeypatc
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["r"]
 
 
-def test_a_batch_of_another_size_that_scores_otherwise_is_no_proof():
+def test_different_scores_in_another_batch_size_fail_the_proof():
     """The proof fails where rows score right one by one and wrong in a batch."""
     scores = np.array([0.1, 0.2, 0.3], np.float32)
     found = proof.prove(lambda: scores, lambda: proof.ExportScores(scores, 0.0, np.array([0.1, 0.3], np.float32), np.array([0, 1])), None)
@@ -185,7 +185,7 @@ def test_a_batch_of_another_size_that_scores_otherwise_is_no_proof():
         proof.check(found, "m", "float32")
 
 
-def test_a_step_that_is_removed_while_it_is_read_is_not_damaged(folder, tmp_path, monkeypatch, capfd):
+def test_newest_step_is_exported_if_the_chosen_one_is_removed_meanwhile(folder, tmp_path, monkeypatch, capfd):
     """The export takes the newest checkpoint if a training run replaces its only one meanwhile, on a file system without locks."""
     shutil.copytree(folder / "c", tmp_path / "c")
     step = next((tmp_path / "c").glob("step-*"))
@@ -200,13 +200,13 @@ def test_a_step_that_is_removed_while_it_is_read_is_not_damaged(folder, tmp_path
 
     monkeypatch.setattr(run.export, "verified", late)
     export(tmp_path / "c", tmp_path / "r")
-    assert f"{step}: was removed while it was read, by the run that writes there; the newest is taken" in capfd.readouterr().out
+    assert f"{step}: was removed while it was read, by the run that writes there; using the newest one" in capfd.readouterr().out
     assert versions(tmp_path / "r/dlrm") == [1]
     with pytest.raises(UserError, match="no such folder"):
-        export(step, tmp_path / "other")  # for a step that was named, no other is taken
+        export(step, tmp_path / "other")  # a step that was given explicitly is not replaced by another
 
 
-def test_a_file_that_cannot_grow_is_said_with_the_folder(folder, tmp_path):
+def test_failed_write_names_the_folder(folder, tmp_path):
     """A failed write, as on a full disk, is reported with the folder, since the system's error names no file."""
     words = [sys.executable, ROOT / "dlrm.py", "--mode", "export", "--cpu", "--log_path", "", "--restore_checkpoint_path", folder / "c"]
     limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *words, "--export_path", tmp_path / "r"]

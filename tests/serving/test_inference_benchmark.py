@@ -9,7 +9,7 @@ import sys
 from tests.children import ROOT
 
 
-def test_it_measures_the_scorer_and_its_peers(tmp_path):
+def test_benchmark_measures_the_scorer_and_its_peers(tmp_path):
     words = ["--quick", "--ways", "scorer,savedmodel,litert", "--json", tmp_path / "figures.json", "--folder", tmp_path]
     command = [sys.executable, "-m", "benchmarks.inference", *map(str, words)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -20,4 +20,4 @@ def test_it_measures_the_scorer_and_its_peers(tmp_path):
     assert all(difference <= 1e-5 for difference in figures["differences"].values())
     for sizes in figures["medians"].values():
         assert set(sizes) == {"1", "64"} and all(math.isfinite(value) and value > 0 for value in sizes.values())
-    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "temporary files were left behind"

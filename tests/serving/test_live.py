@@ -26,7 +26,7 @@ from utils.errors import UserError
         ("# version_policy: { specific: { versions: [ 3 ] } }\n", None),
     ],
 )
-def test_what_a_config_says(config, numbers):
+def test_versions_named_in_config_pbtxt(config, numbers):
     assert stated(config) == numbers
     changed = naming(config, 5)
     assert stated(changed) == [5] and changed.count("version_policy") - config.count("# version_policy") == 1
@@ -53,19 +53,19 @@ def config(exported, repository, **changes):
     return PublishConfig(**({"repository": str(repository), "checkpoint": str(exported / "c")} | changes))
 
 
-def test_without_a_server_it_only_writes(exported, repository, capfd):
+def test_publish_without_a_server_only_writes_the_version(exported, repository, capfd):
     before = (repository / "dlrm" / CONFIG).read_text()
     for number in (2, 3, 4):
         assert publish(config(exported, repository, keep=1)) == number
     assert versions(repository / "dlrm") == [1, 2, 3, 4] and live(repository / "dlrm") == [1]
     assert (repository / "dlrm" / CONFIG).read_text() == before
-    assert "names version 1 as the live one; serving.publish --model_version changes that" in capfd.readouterr().out
+    assert "keeps version 1 live; change it with serving.publish --model_version" in capfd.readouterr().out
     assert publish(config(exported, repository, checkpoint=None, model_version=3)) == 3
     assert live(repository / "dlrm") == [3] and versions(repository / "dlrm") == [1, 2, 3, 4]
 
 
-def test_a_repository_of_an_older_export_goes_on_with_what_it_served(exported, repository):
-    """An older export goes on with the version it serves. Its config.pbtxt names no version, so Triton takes the newest."""
+def test_repository_of_an_older_export_keeps_its_served_version(exported, repository):
+    """Publishing keeps the served version of an older export, whose config.pbtxt names no version, so that Triton takes the newest."""
     model = repository / "dlrm"
     old = "\n".join(line for line in (model / CONFIG).read_text().splitlines() if "version_policy" not in line) + "\n"
     (model / CONFIG).write_text(old)
@@ -79,7 +79,7 @@ def test_a_repository_of_an_older_export_goes_on_with_what_it_served(exported, r
     assert live(model) == [1] and config_of(model, 1) == (model / CONFIG).read_text()
 
 
-def test_the_served_one_is_named_where_a_newer_stands_beside_it(repository):
+def test_pin_names_the_served_version_although_a_newer_exists(repository):
     model = repository / "dlrm"
     shutil.copytree(model / "1", model / "2")
     text = "name: 'dlrm'\n"
@@ -91,7 +91,7 @@ def test_the_served_one_is_named_where_a_newer_stands_beside_it(repository):
     assert live(model) == [2]
 
 
-def test_a_policy_of_the_operator_s_is_left_alone(exported, repository):
+def test_version_policy_of_an_operator_is_kept(exported, repository):
     path = repository / "dlrm" / CONFIG
     path.write_text("\n".join(line for line in path.read_text().splitlines() if "version_policy" not in line) + "\nversion_policy: { all {} }\n")
     before = path.read_text()
@@ -99,29 +99,29 @@ def test_a_policy_of_the_operator_s_is_left_alone(exported, repository):
     assert path.read_text() == before
 
 
-def test_a_version_made_by_hand_blocks_nothing(exported, repository, capfd):
+def test_version_without_export_flags_does_not_block_publishing(exported, repository, capfd):
     shutil.copytree(repository / "dlrm/1", repository / "dlrm/7")
     (repository / "dlrm/7" / FLAGS).unlink()
     assert publish(config(exported, repository)) == 8
-    assert "7/flags.json: cannot be read (No such file or directory); the flags of version 1 are taken" in capfd.readouterr().err
+    assert "7/flags.json: cannot be read (No such file or directory); using the export flags of version 1" in capfd.readouterr().err
     (repository / "dlrm/8" / FLAGS).write_text("{")
     for number in (1, 7):
         (repository / "dlrm" / str(number) / FLAGS).unlink(missing_ok=True)
-    with pytest.raises(UserError, match=r"8/flags\.json: cannot be read .*--mode export writes it"):
+    with pytest.raises(UserError, match=r"8/flags\.json: cannot be read .*--mode export writes there"):
         publish(config(exported, repository))
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".x", "a/b", "a b"])
-def test_a_name_that_leads_elsewhere_is_refused(name):
+def test_invalid_model_name_is_refused(name):
     with pytest.raises(ValueError, match=r"--model_name .*expected letters, digits"):
         PublishConfig(model_name=name)
 
 
-def test_one_of_both_is_given(exported, repository):
-    for changes, message in (({"checkpoint": None}, "--checkpoint is missing"), ({"model_version": 1}, "give one of both")):
+def test_exactly_one_of_checkpoint_and_version_is_required(exported, repository):
+    for changes, message in (({"checkpoint": None}, "--checkpoint is missing"), ({"model_version": 1}, "drop one of them")):
         with pytest.raises(UserError, match=message):
             publish(config(exported, repository, **changes))
-    with pytest.raises(UserError, match="has no version 9; there is 1"):
+    with pytest.raises(UserError, match="has no version 9; expected one of 1"):
         publish(config(exported, repository, checkpoint=None, model_version=9))
 
 
@@ -175,7 +175,7 @@ def copied(config, words, number):
     (model / str(number) / CONFIG).write_text(naming((model / "1" / CONFIG).read_text(), number))
 
 
-def test_every_server_has_it_before_it_is_named(exported, repository, servers, monkeypatch):
+def test_version_is_announced_after_every_server_loaded_it(exported, repository, servers, monkeypatch):
     named = []
 
     def noted(model, number):
@@ -187,9 +187,9 @@ def test_every_server_has_it_before_it_is_named(exported, repository, servers, m
     assert named == [[[2], [2]]] and live(repository / "dlrm") == [2] and versions(repository / "dlrm") == [2]
 
 
-def test_where_one_refuses_all_have_again_what_they_had(exported, repository, servers):
+def test_refusal_by_one_server_rolls_all_back(exported, repository, servers):
     servers["b"].refuses = 2
-    with pytest.raises(UserError, match="b: no luck; version 2 is taken away, version 1 is served on"):
+    with pytest.raises(UserError, match="b: no luck; version 2 was removed; version 1 is still served"):
         publish(config(exported, repository, url=("a", "b"), keep=1))
     assert servers["a"].ready("dlrm") == servers["b"].ready("dlrm") == [1]
     assert versions(repository / "dlrm") == live(repository / "dlrm") == [1]
@@ -211,15 +211,15 @@ def test_formats_that_a_server_does_not_serve_are_left_alone(exported, repositor
 
 
 @pytest.mark.parametrize("state", ["READY", "LOADING", "UNLOADING"])
-def test_what_a_server_has_is_kept(exported, repository, servers, state, capfd):
+def test_version_in_use_by_a_server_is_kept(exported, repository, servers, state, capfd):
     shutil.copytree(repository / "dlrm/1", repository / "dlrm/2")
     servers["b"].load = lambda model, numbers: servers["b"].versions.update({"v1": state, "v3": "READY"})
     assert publish(config(exported, repository, url=("a", "b"), keep=1)) == 3
     assert versions(repository / "dlrm") == [1, 3]
-    assert "dlrm/1, which a server has not let go of" in capfd.readouterr().err
+    assert "dlrm/1, as a server still uses it" in capfd.readouterr().err
 
 
-def test_nothing_is_removed_where_a_server_cannot_be_asked(exported, repository, servers, capfd):
+def test_unreachable_server_prevents_removal_of_old_versions(exported, repository, servers, capfd):
     def ends(model, numbers):
         servers["b"].gone = True
         raise Unreachable("b: nobody is there")
@@ -228,10 +228,10 @@ def test_nothing_is_removed_where_a_server_cannot_be_asked(exported, repository,
     assert publish(config(exported, repository, url=("a", "b"), keep=1)) == 2
     assert versions(repository / "dlrm") == [1, 2] and live(repository / "dlrm") == [2]
     errors = capfd.readouterr().err
-    assert "b: nobody is there; it is to serve version 2 when it is there again" in errors and "b: nobody is there; nothing is removed" in errors
+    assert "b: nobody is there; it will serve version 2 after its restart" in errors and "b: nobody is there; no old version was removed" in errors
 
 
-def test_nobody_there_is_said_before_anything_is_written(exported, repository, servers):
+def test_unreachable_server_is_reported_before_anything_is_written(exported, repository, servers):
     servers["b"].gone = True
     with pytest.raises(UserError, match="b: nobody is there"):
         publish(config(exported, repository, url=("a", "b")))

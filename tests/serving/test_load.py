@@ -40,14 +40,14 @@ class Slow:
         threading.Timer(wait, answer).start()
 
 
-def test_a_closed_loop_keeps_so_many_outstanding():
+def test_closed_loop_keeps_requests_in_flight():
     server = Slow(0.02)
     measured = closed_loop(server, {}, 4, 0.5)
     assert server.most == 4 and measured.failed == 0
     assert np.median(measured.latencies_s[8:]) >= 0.06  # 4 * 0.02 less a margin; a busy machine takes longer
 
 
-def test_an_open_loop_sees_the_queue_that_a_closed_one_hides():
+def test_open_loop_measures_the_queueing_time():
     """A server of 50 requests/s gets 100 requests/s for half a second, so the last request waits nearly another half second."""
     queued = open_loop(Slow(0.02), {}, 100, 0.5, np.random.default_rng(0)).latencies_s
     alone = np.median(closed_loop(Slow(0.02), {}, 1, 0.3).latencies_s)
@@ -73,7 +73,7 @@ def test_the_largest_rate_within_the_limit():
     assert not within(points[3], 10)
 
 
-def test_rates_rise_until_the_limit_is_broken(monkeypatch):
+def test_rates_rise_until_the_limit_is_exceeded(monkeypatch):
     """Rates rise until the latency limit is exceeded, for a server whose 95th percentile is 0.1 ms for each request/s."""
     tried = []
 
@@ -93,7 +93,7 @@ def test_rates_rise_until_the_limit_is_broken(monkeypatch):
     assert [point.rate for point in largest(points, 10.0)] == [tried[-2]]
 
 
-def test_a_picture_has_every_point():
+def test_picture_has_every_point():
     none = point_of("static", 1, 1, np.nan, Measured(np.empty(0), 3, 1.0))
     points = [a_point(10, 2), a_point(20, 9), a_point(5, 50, size=1024), none, a_point(0, 2), a_point(10, 0), a_point(10, np.inf)]
     text = picture(points)
@@ -118,7 +118,7 @@ open(flag("-f"), "w").write("Inferences/Second,p50 latency,p90 latency,p95 laten
 """
 
 
-def test_the_figures_of_perf_analyzer(tmp_path):
+def test_perf_analyzer_figures_are_read(tmp_path):
     program = tmp_path / "perf_analyzer"
     program.write_text(ANALYZER.format(python=sys.executable))
     program.chmod(0o755)
@@ -128,7 +128,7 @@ def test_the_figures_of_perf_analyzer(tmp_path):
     assert found.latencies_s.min() == pytest.approx(1e-3) and found.latencies_s.max() == pytest.approx(4e-3)
 
 
-def test_few_requests_of_perf_analyzer_are_as_many_latencies(tmp_path):
+def test_perf_analyzer_gives_one_latency_per_request(tmp_path):
     program = tmp_path / "perf_analyzer"
     program.write_text(ANALYZER.format(python=sys.executable))
     program.chmod(0o755)
@@ -137,7 +137,7 @@ def test_few_requests_of_perf_analyzer_are_as_many_latencies(tmp_path):
     assert found.latencies_s.min() == pytest.approx(1e-3) and found.latencies_s.max() == pytest.approx(4e-3)
 
 
-def test_a_perf_analyzer_that_fails_or_is_missing(tmp_path):
+def test_failing_or_missing_perf_analyzer_is_an_error(tmp_path):
     with pytest.raises(UserError, match="--perf_analyzer nowhere: no such program"):
         PerfAnalyzer("nowhere", "grpc://host:1", "model")
     program = tmp_path / "perf_analyzer"

@@ -30,7 +30,7 @@ def by_tensorflow(checkpoint, monkeypatch):
     return found
 
 
-def test_scores_are_tensorflows(checkpoint, by_tensorflow):
+def test_scores_equal_tensorflows(checkpoint, by_tensorflow):
     ours, theirs = (model.over_arrays() for model in (dlrm.load(checkpoint, mmap=True, cpu=True), by_tensorflow))
     assert isinstance(ours.engine, NativeScorer) and not isinstance(theirs.engine, NativeScorer)
     rows = drawn_rows(by_tensorflow.features, seed=3)
@@ -43,7 +43,7 @@ def test_scores_are_tensorflows(checkpoint, by_tensorflow):
     assert np.isnan(found[7]) and np.ptp(np.delete(found, [7, 8, 9])) > 0.05
 
 
-def test_few_samples_by_their_names_go_the_same_way(checkpoint, by_tensorflow):
+def test_score_by_feature_names_equals_tensorflows(checkpoint, by_tensorflow):
     ours = dlrm.load(checkpoint, mmap=True, cpu=True)
     rows = drawn_rows(by_tensorflow.features, seed=3)
     columns = by_feature(rows, by_tensorflow.features)
@@ -55,7 +55,7 @@ def test_few_samples_by_their_names_go_the_same_way(checkpoint, by_tensorflow):
     np.testing.assert_array_equal(found, expected)  # many samples get the scores of --mode predict, bit for bit
 
 
-def test_nothing_imports_tensorflow(checkpoint):
+def test_scoring_does_not_import_tensorflow(checkpoint):
     code = (
         "import sys, numpy as np; from pathlib import Path; from served.backend import load; found = load(Path(sys.argv[1]), False, True)\n"
         "print(found.score(*found.checked(np.zeros((1, 2), np.float32), np.zeros((1, 12), np.int64))).shape, 'tensorflow' in sys.modules)"
@@ -64,6 +64,6 @@ def test_nothing_imports_tensorflow(checkpoint):
     assert result.stdout == "(1,) False\n", result.stderr
 
 
-def test_what_is_trained_in_bfloat16_is_scored_by_tensorflow(tmp_path):
+def test_model_trained_in_bfloat16_is_scored_by_tensorflow(tmp_path):
     checkpoint = train(write(tmp_path / "data", PLAIN), tmp_path / "c", amp=True)
     assert not isinstance(dlrm.load(checkpoint, mmap=True, cpu=True).over_arrays().engine, NativeScorer)

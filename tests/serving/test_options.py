@@ -15,10 +15,10 @@ from serving.server import ServerConfig
         (ClientConfig, "concurrency", (0, 1025), "1 to 1024"),
         (ClientConfig, "max_requests", (0, -2), "at least 1, or -1 for no limit"),
         (LoadConfig, "experiments", ((), ("static", "quick")), "static, dynamic, open"),
-        (LoadConfig, "static_batch_sizes", ((), (1, 0)), "numbers from 1 on"),
-        (LoadConfig, "dynamic_batch_sizes", ((), (0,)), "numbers from 1 on"),
-        (LoadConfig, "concurrency", ((), (1, -1)), "numbers from 1 on"),
-        (LoadConfig, "rates", ((5, 0), (-1,)), "numbers from 1 on"),
+        (LoadConfig, "static_batch_sizes", ((), (1, 0)), "numbers of at least 1"),
+        (LoadConfig, "dynamic_batch_sizes", ((), (0,)), "numbers of at least 1"),
+        (LoadConfig, "concurrency", ((), (1, -1)), "numbers of at least 1"),
+        (LoadConfig, "rates", ((5, 0), (-1,)), "numbers of at least 1"),
         (LoadConfig, "seconds", (0.0, -1.0), "more than 0 seconds"),
         (LoadConfig, "latency_limit_ms", (0.0,), "more than 0 ms"),
         (ServerConfig, "http_port", (-1, 65536), "a port, 0 to 65535"),
@@ -29,7 +29,7 @@ from serving.server import ServerConfig
         (PublishConfig, "keep", (0,), "at least 1"),
     ],
 )
-def test_values_beyond_the_limits(kind, name, values, expected):
+def test_values_beyond_the_limits_are_rejected(kind, name, values, expected):
     for value in values:
         with pytest.raises(ValueError, match=f"^--{name} .*: expected {expected}"):
             kind(**{name: value})
@@ -45,6 +45,6 @@ def test_values_beyond_the_limits(kind, name, values, expected):
         (PublishConfig, {"keep": 1}),
     ],
 )
-def test_values_at_the_limits(kind, options):
+def test_values_at_the_limits_are_accepted(kind, options):
     made = kind(**options)
     assert {name: getattr(made, name) for name in options} == options

@@ -80,7 +80,7 @@ def lists(tmp_path_factory):
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "int8"])
-def test_fewer_bits_score_nearly_so_in_fewer_bytes(lists, precision, tmp_path):
+def test_lower_precision_changes_scores_little_and_shares_files(lists, precision, tmp_path):
     packages("onnx", "onnxruntime")
     checkpoint = lists
     export(checkpoint, tmp_path / "r", "--formats", ALL_FORMATS, "--precision", precision)
@@ -119,16 +119,16 @@ def test_exports_of_raw_values_score_as_the_checkpoint(raw_model, tmp_path, caps
         np.testing.assert_allclose(saved_model_scores(tmp_path / "r/dlrm_savedmodel/1/model.savedmodel", inputs), expected, atol=1e-6, rtol=0)
 
 
-def test_what_tensorflow_cannot_make_of_raw_values_is_refused(raw_model, tmp_path):
+def test_raw_feature_beyond_tensorflow_operations_is_refused(raw_model, tmp_path):
     name, checkpoint = raw_model
     if name != "kinds":
         return
-    with pytest.raises(UserError, match=r"feature bought \(kind list\): .*--formats triton can, or --inputs ids"):
+    with pytest.raises(UserError, match=r"feature bought \(kind list\): .*use --formats triton, or --inputs ids"):
         export(checkpoint, tmp_path / "r", "--inputs", "raw", "--formats", "savedmodel")
     assert not (tmp_path / "r").exists()
 
 
-def test_an_onnx_file_refuses_ids_out_of_range_and_gives_nan_for_what_is_no_number(tmp_path):
+def test_onnx_model_refuses_ids_out_of_range_and_gives_nan_for_numericals_not_finite(tmp_path):
     packages("onnx", "onnxruntime")
     export(train(write(tmp_path / "data", PLAIN), tmp_path / "c"), tmp_path / "r", "--formats", "onnx")
     path = tmp_path / "r/dlrm_onnx/1/model.onnx"
@@ -163,7 +163,7 @@ def test_a_saved_model_loads_in_a_process_without_this_project(tmp_path):
     assert shape == "[3, 1]" and float(value) == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_saved_model_says_what_is_wrong(tmp_path):
+def test_saved_model_names_invalid_values(tmp_path):
     export(train(write(tmp_path / "data", PLAIN), tmp_path / "c"), tmp_path / "r", "--formats", "savedmodel")
     folder = tmp_path / "r/dlrm_savedmodel/1/model.savedmodel"
     good = {"numerical": np.zeros((2, 3), np.float32), "categorical": np.zeros((2, 3), np.int64)}

@@ -60,7 +60,7 @@ def kill(server):
         process.kill()
 
 
-def test_what_nobody_announced_is_served_by_nobody(trained, repository):
+def test_only_announced_versions_are_served_after_a_restart(trained, repository):
     """A restarted backend serves the announced version although newer ones stand beside it; a served version is not removed."""
     folder, inputs, (first, second) = trained
     config = {"repository": str(repository), "checkpoint": str(folder / "c2"), "keep": 1}
@@ -85,7 +85,7 @@ def test_what_nobody_announced_is_served_by_nobody(trained, repository):
         assert same(answered(server, inputs), second) and live(repository / "dlrm") == [4]
 
 
-def test_the_backend_is_killed_as_soon_as_it_serves_again(trained, repository):
+def test_backend_killed_right_after_each_restart_serves_again(trained, repository):
     _, inputs, (first, _) = trained
     said = []
     with started(repository, said.append) as server:
@@ -96,8 +96,8 @@ def test_the_backend_is_killed_as_soon_as_it_serves_again(trained, repository):
         assert same(eventually(lambda: answered(server, inputs)), first)
 
 
-def test_a_backend_that_stands_still_under_load_ends_in_answers(trained, repository):
-    """A server whose backend was stopped under load answers again after it goes on; should it abort, it is restarted."""
+def test_server_answers_again_after_its_backend_was_stopped_under_load(trained, repository):
+    """A server whose backend was stopped under load answers again after the backend is continued; if the server aborts, it is restarted."""
     _, inputs, (first, _) = trained
     with started(repository) as server:
         connection = Connection(f"grpc://{server.grpc}", "dlrm")
@@ -112,7 +112,7 @@ def test_a_backend_that_stands_still_under_load_ends_in_answers(trained, reposit
         connection.close()
 
 
-def test_a_publish_that_is_killed_leaves_what_was_announced(trained, repository):
+def test_killed_publish_leaves_the_announced_version(trained, repository):
     folder, inputs, (first, second) = trained
     with started(repository) as server:
         words = ["-m", "serving.publish", "--repository", repository, "--checkpoint", folder / "c2", "--url", f"grpc://{server.grpc}"]

@@ -48,7 +48,7 @@ def values_of(server, name="dlrm_raw_values_total"):
     return {line.split('feature="')[1].split('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
-def test_unknown_values_are_a_metric(server):
+def test_unknown_values_are_counted_in_a_metric(server):
     counters = ("dlrm_raw_values_total", "dlrm_unknown_raw_values_total")
     assert [values_of(server, name) for name in counters] == [{"user": 0, "item": 0}] * 2
     connection = Connection(f"grpc://{server.grpc}", "counted")
@@ -75,7 +75,7 @@ def client(monkeypatch, capsys, server):
     return run
 
 
-def test_raw_rows_of_a_file_through_the_client(client, folder, tmp_path):
+def test_client_scores_raw_rows_of_a_file(client, folder, tmp_path):
     frame = polars.read_csv(folder / "raw/test.csv", infer_schema=False)
     names = ["user", "item", "price", "age", "count"]
     expected = dlrm.load(folder / "raw/c", mmap=True).score_raw(frame.select(names))
@@ -93,7 +93,7 @@ def test_raw_rows_of_a_file_through_the_client(client, folder, tmp_path):
         assert f"{tmp_path / path}: AUC {exact_auc(scores['score'].to_numpy(), labels):.10f}" in out
 
 
-def test_rows_that_are_not_what_a_model_takes(client, folder, tmp_path):
+def test_rows_that_do_not_fit_the_model_are_an_error(client, folder, tmp_path):
     good = "user,item,price,age,count\n"
     files = {
         "number": good + "u1,i1,1,2,3\nu1,i1,dear,2,3\n",

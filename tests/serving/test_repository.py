@@ -11,7 +11,7 @@ from utils.errors import UserError
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["first version", "next version"])
-def test_another_export_that_is_faster_by_a_moment_is_named(tmp_path, monkeypatch, known):
+def test_version_written_by_a_concurrent_export_is_an_error(tmp_path, monkeypatch, known):
     """An export fails with the version's name if another writes the same version between its check and its rename."""
     if known:
         (tmp_path / "r/dlrm/1").mkdir(parents=True)
@@ -25,13 +25,13 @@ def test_another_export_that_is_faster_by_a_moment_is_named(tmp_path, monkeypatc
         rename(source, target)
 
     monkeypatch.setattr(module.os, "rename", slow)
-    with pytest.raises(UserError, match="dlrm/2: another export has written it meanwhile; this one is dropped"):
+    with pytest.raises(UserError, match="dlrm/2: another export wrote this version in the meantime; this export is discarded"):
         staging.publish()
     assert (tmp_path / "r/dlrm/2/model.py").read_text() == "theirs"
     assert not any((tmp_path / "r/dlrm" / name).exists() for name in (CONFIG, CARD))
 
 
-def test_what_a_killed_removal_left_is_removed_by_the_next(tmp_path):
+def test_files_left_by_a_killed_removal_are_removed_by_the_next(tmp_path):
     for name in ("1", "2", "3", ".removed-1", ".removed-2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.py").touch()
@@ -39,7 +39,7 @@ def test_what_a_killed_removal_left_is_removed_by_the_next(tmp_path):
     assert versions(tmp_path) == [1, 3] and sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]
 
 
-def test_two_removals_at_once(tmp_path, monkeypatch):
+def test_two_concurrent_removals_succeed(tmp_path, monkeypatch):
     """Two processes may remove the same folder, as each takes the other's for one left by a killed program."""
     (tmp_path / "1").mkdir()
     remove = module.shutil.rmtree

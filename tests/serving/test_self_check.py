@@ -1,4 +1,4 @@
-"""Tests on the real server that a version that would give wrong answers is not loaded, and that one line says what to do."""
+"""Tests on the real server that a version that would give wrong answers is not loaded, and that one line tells the user what to do."""
 
 import re
 import shutil
@@ -34,7 +34,7 @@ class TritonPythonModel:
     def execute(self, requests):
         return self._backend.execute(requests)
 """
-# Changes NumPy's table of C functions for the whole process, so that the strides a caller asks for are dropped, as at that commit.
+# Changes NumPy's table of C functions for the whole process, so that requested strides are ignored, as at that commit.
 WITHOUT_STRIDES = """
 import ctypes
 from numpy.core import multiarray
@@ -125,14 +125,14 @@ CASES = {
     "flipped": (flipped, r"1/rows\.npz: cannot be read .*export the model again|row \d+ of the 200 .* export the model again"),
     "other_scores": (
         other_scores,
-        r"row 150 of the 200 that this version keeps scores 0\.\d+, and 0\.\d+ in the export's proof: .*export the model again",
+        r"self-check row 150 of 200 scores 0\.\d+, expected 0\.\d+ as in the export's proof: .*export the model again",
     ),
-    "dropped_strides": (dropped_strides, r"Polars \S+ and NumPy \S+ hand each other other values|NumPy \S+ is not what this Triton was built for"),
+    "dropped_strides": (dropped_strides, r"values change between Polars \S+ and NumPy \S+;|NumPy \S+ is not what this Triton was built for"),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_would_answer_wrong_is_refused_in_one_line(server, good, name):
+def test_version_that_would_give_wrong_answers_is_refused_in_one_line(server, good, name):
     spoil, message = CASES[name]
     model = copied(good, name)
     spoil(model)
@@ -144,7 +144,7 @@ def test_what_would_answer_wrong_is_refused_in_one_line(server, good, name):
     assert "Traceback" not in said
 
 
-def test_a_server_is_not_started_on_a_repository_of_before(good, tmp_path):
+def test_server_refuses_a_repository_of_an_older_export(good, tmp_path):
     model = shutil.copytree(good, tmp_path / "r/good", ignore=shutil.ignore_patterns("__pycache__"))
     older(model)
     with Server(model.parent, PORTS) as server, pytest.raises(UserError, match=r"NumPy 2\S+ is not what this Triton was built for") as caught:
@@ -152,7 +152,7 @@ def test_a_server_is_not_started_on_a_repository_of_before(good, tmp_path):
     assert "\n" not in str(caught.value) and "Export the model again" in str(caught.value)
 
 
-def test_a_version_keeps_rows_of_its_proof(good):
+def test_version_keeps_the_first_rows_of_its_proof(good):
     rows = read_rows(good / "1" / FILE)
     assert len(rows.scores) == 200 and all(len(values) == 200 for values in rows.inputs.values())
     assert rows.limit == 1e-6 and np.ptp(rows.scores) > 0.01
@@ -160,9 +160,9 @@ def test_a_version_keeps_rows_of_its_proof(good):
     assert kinds == {np.dtype(np.float32), np.dtype(object)} and len(rows.inputs) == 39
 
 
-def test_an_export_in_an_environment_with_another_numpy_is_refused(good, tmp_path, monkeypatch):
+def test_export_with_another_numpy_on_pythonpath_is_refused(good, tmp_path, monkeypatch):
     """An export is refused where PYTHONPATH, which comes before the packages of an environment, names another NumPy."""
     monkeypatch.setenv("PYTHONPATH", str(next(path for path in sys.path if path.endswith("site-packages"))))
-    with pytest.raises(UserError, match=r"numpy/__init__\.py: is NumPy 2\S+, and 1\.\S+ was to come first; does PYTHONPATH name another\?"):
+    with pytest.raises(UserError, match=r"numpy/__init__\.py: is NumPy 2\S+, expected 1\.\S+; check whether PYTHONPATH names another NumPy"):
         export(good.parents[1] / "c", tmp_path / "r", "--inputs", "raw")
     assert not (tmp_path / "r").exists()

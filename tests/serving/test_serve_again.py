@@ -1,4 +1,4 @@
-"""Tests of `scripts/serve` with a fake server that ends by itself: the end is reported, the server restarted, and given up after some restarts."""
+"""Tests of `scripts/serve` with a fake server that ends unexpectedly: the end is reported, and the server restarted a limited number of times."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from serving.server_log import ending, last_words
 from serving.shared_memory import Segments
 
 FREE = ("--http_port", "0", "--grpc_port", "0", "--metrics_port", "0")
-ABORTED = "the server ended by itself by SIGABRT: terminate called after throwing an instance of 'boost::interprocess::lock_exception' what"
+ABORTED = "the server ended unexpectedly by SIGABRT: terminate called after throwing an instance of 'boost::interprocess::lock_exception' what"
 
 
 @pytest.fixture
@@ -28,30 +28,30 @@ def serve(fake, *flags):
     return child(words, env=fake.environment)
 
 
-def test_a_server_that_aborts_is_started_again_where_it_was(fake):
+def test_aborted_server_is_restarted_at_the_same_ports(fake):
     (fake.folder / "crash").write_text("1")
     with serve(fake) as process:
         assert process.stdout.readline().startswith("ready after")
         line = process.stdout.readline()
-        assert line.startswith(ABORTED) and "it is started again (1 of 5 times in a row)" in line and "CudaDriver" not in line
+        assert line.startswith(ABORTED) and "restart 1 of at most 5 in a row" in line and "CudaDriver" not in line
         assert process.stdout.readline().startswith("ready again after")
         (_, *first), (_, *second) = fake.starts
         assert first == second  # the restarted server keeps its ports, so clients need not look for it
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0 and process.stdout.read() == "ending\n"
+        assert process.wait(60) == 0 and process.stdout.read() == "stopping\n"
         assert not list(shared_memory.FOLDER.glob(f"dlrm_{process.pid}_*"))
 
 
-def test_one_that_always_aborts_is_given_up(fake):
+def test_restarts_end_after_the_maximum(fake):
     (fake.folder / "crash").write_text("1" * 9)
     with serve(fake, "--restarts", "2") as process:
         assert process.wait(120) == 1
         errors = process.stderr.read()
-    assert errors.count("\n") == 1 and errors.startswith(f"serve: error: {ABORTED}") and "it was started again 2 times in a row" in errors
+    assert errors.count("\n") == 1 and errors.startswith(f"serve: error: {ABORTED}") and "it was restarted 2 times in a row" in errors
     assert len(fake.starts) == 3
 
 
-def test_no_restarts_are_wanted(fake):
+def test_restarts_0_ends_with_the_first_abort(fake):
     (fake.folder / "crash").write_text("1")
     with serve(fake, "--restarts", "0") as process:
         assert process.wait(60) == 1
@@ -59,10 +59,10 @@ def test_no_restarts_are_wanted(fake):
     assert len(fake.starts) == 1
 
 
-def test_it_ends_while_it_is_being_started_again(fake):
+def test_signal_during_a_restart_stops_the_command(fake):
     (fake.folder / "crash").write_text("1" * 9)
     with serve(fake) as process:
-        while "(3 of 5 times in a row)" not in process.stdout.readline():
+        while "restart 3 of at most 5 in a row" not in process.stdout.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
@@ -81,16 +81,16 @@ HARMLESS = 'E1123 12:24:16.456641 11964 server.cc:241] "CudaDriverHelper has not
             "Internal: UserError: /m/1/rows.npz: is missing",
         ),
         (HARMLESS + "out of luck\n+---+---+\n| a | b |\n+---+---+\n\n", "out of luck"),
-        (HARMLESS, "it says nothing"),
-        ("", "it says nothing"),
+        (HARMLESS, "it logged no error"),
+        ("", "it logged no error"),
     ],
 )
-def test_the_last_words_of_a_log(tmp_path, log, words):
+def test_last_words_of_a_log(tmp_path, log, words):
     (tmp_path / "log").write_text("Signal (6) received.\n" + log)
     assert last_words(tmp_path / "log", len("Signal (6) received.\n")) == words
 
 
-def test_how_a_server_ended():
+def test_exit_codes_in_words():
     assert [ending(code) for code in (0, 1, -6, -9)] == ["with code 0", "with code 1", "by SIGABRT", "by SIGKILL"]
 
 
@@ -104,7 +104,7 @@ time.sleep(600)
 """
 
 
-def test_what_a_killed_server_left_is_removed_by_the_next_and_what_a_live_one_has_is_not(tmp_path):
+def test_next_server_removes_segments_of_killed_servers_only(tmp_path):
     """The lock decides, not the process id, which may belong to another process now, or to none on this machine."""
     with child([sys.executable, "-c", HOLDER, 1, tmp_path]) as killed, child([sys.executable, "-c", HOLDER, 2, tmp_path]) as alive:
         prefixes = [process.stdout.readline().strip() for process in (killed, alive)]
@@ -131,7 +131,7 @@ def test_a_server_that_outlives_its_parent_keeps_its_segments(tmp_path):
     eventually(lambda: shared_memory.remove_left(tmp_path) or not list(tmp_path.iterdir()))
 
 
-def test_segments_of_versions_without_a_lock(tmp_path):
+def test_segments_without_a_lock_are_removed_unless_in_use(tmp_path):
     ended = subprocess.Popen(["true"])
     ended.wait()
     for name in (f"dlrm_{ended.pid}_8000_left", f"dlrm_{os.getpid()}_8000_runs", "other_1_2_3"):

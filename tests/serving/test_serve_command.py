@@ -25,20 +25,20 @@ def repository(tmp_path_factory):
     return folder / "r"
 
 
-def test_it_serves_until_a_signal_and_leaves_nothing(repository, tmp_path):
+def test_server_runs_until_a_signal_and_leaves_nothing(repository, tmp_path):
     needed()
     words = [sys.executable, "-m", "serving.server", repository, "--http_port", "0", "--grpc_port", "0", "--metrics_port", "0"]
     output = tmp_path / "out"
     with output.open("w") as file, child([*words, "--server_log", tmp_path / "log"], cwd=ROOT) as process:
         lines = iter(process.stdout.readline, "")
         first = next(lines)
-        assert re.match("dlrm_savedmodel: left out; this server has the Python backend only", first)
+        assert re.match("dlrm_savedmodel: skipped: this server has only the Python backend", first)
         assert re.match(r"ready after [\d.]+ s: http://127\.0\.0\.1:\d+, grpc://127\.0\.0\.1:\d+, metrics", next(lines))
         file.write(first)
         below = psutil.Process(process.pid).children(recursive=True)
         assert any("tritonserver" in one.name() for one in below)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0 and "ending" in next(lines)
+        assert process.wait(60) == 0 and "stopping" in next(lines)
         eventually(lambda: not any(map(running, below)))
 
 
@@ -66,10 +66,10 @@ def test_a_repository_without_a_model_is_refused(tmp_path, make, message):
         Server(tmp_path / "r")
 
 
-def test_a_path_with_a_blank_is_refused_before_the_server_is_started(tmp_path):
+def test_path_with_a_space_is_refused_before_the_server_starts(tmp_path):
     folder = tmp_path / "two words"
     folder.mkdir()
-    with pytest.raises(UserError, match=r"two words': Triton's Python backend takes no path with a blank; move the repository$"):
+    with pytest.raises(UserError, match=r"two words': Triton's Python backend takes no path with a space; move the repository$"):
         Server(folder)
 
 
@@ -92,7 +92,7 @@ echo "4,$((batch * 100)),2000,3000,4000,9000" >> $table
 """
 
 
-def test_the_figures_of_perf_analyzer(tmp_path):
+def test_perf_analyzer_figures_are_read(tmp_path):
     program = tmp_path / "perf_analyzer"
     program.write_text(ANALYZER.format(folder=tmp_path))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)

@@ -1,4 +1,4 @@
-"""Tests of `scripts/serve` with a fake server: signals, killed parents, and ports that are lost between choice and start."""
+"""Tests of `scripts/serve` with a fake server: signals, killed parents, and ports taken by others between their choice and the start."""
 
 import signal
 import subprocess
@@ -28,22 +28,22 @@ def serve(fake, *flags, **options):
     return child([sys.executable, "-m", "serving.server", fake.repository, "--server_log", fake.folder / "log", *FREE, *flags], **options)
 
 
-def test_what_is_ignored_stays_ignored(fake):
+def test_ignored_signals_stay_ignored(fake):
     """Under `nohup ./scripts/serve &`, SIGHUP and SIGINT stay ignored: the terminal may close, and a ^C is for the foreground process."""
     with serve(fake, ignored=(signal.SIGHUP, signal.SIGINT)) as process:
         assert process.stdout.readline().startswith("ready")
         for number in (signal.SIGHUP, signal.SIGINT):
             process.send_signal(number)
-        process.send_signal(signal.SIGSTOP)  # both signals are delivered by the time it goes on
+        process.send_signal(signal.SIGSTOP)  # both signals are delivered before it is continued
         process.send_signal(signal.SIGCONT)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0 and process.stdout.read() == "ending\n"
+        assert process.wait(30) == 0 and process.stdout.read() == "stopping\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-def test_two_signals_at_once_are_one(fake, number):
+def test_two_signals_at_once_count_as_one(fake, number):
     with serve(fake) as process:
         assert process.stdout.readline().startswith("ready")
         process.send_signal(signal.SIGSTOP)
@@ -51,10 +51,10 @@ def test_two_signals_at_once_are_one(fake, number):
             process.send_signal(one)
         process.send_signal(signal.SIGCONT)
         assert process.wait(30) == 0
-        assert process.stdout.read() == "ending\n" and process.stderr.read() == ""
+        assert process.stdout.read() == "stopping\n" and process.stderr.read() == ""
 
 
-def test_a_signal_while_it_ends_by_itself_changes_nothing(fake):
+def test_signal_during_an_unexpected_end_changes_nothing(fake):
     (fake.folder / "slow").touch()
     with serve(fake, "--ready_seconds", "5") as process:
         wait_for((fake.folder / "ending").exists, process)
@@ -65,7 +65,7 @@ def test_a_signal_while_it_ends_by_itself_changes_nothing(fake):
     assert not psutil.pid_exists(fake.starts[0][0])
 
 
-def test_it_does_not_outlive_a_killed_parent(fake):
+def test_server_does_not_outlive_a_killed_parent(fake):
     with serve(fake) as process:
         assert process.stdout.readline().startswith("ready")
         below = psutil.Process(fake.starts[0][0])
@@ -93,7 +93,7 @@ server.Server(Path(sys.argv[1]), server.ServerConfig(http_port=0, grpc_port=0, m
 """
 
 
-def test_it_is_not_started_where_the_parent_was_killed_before(fake):
+def test_server_is_not_started_after_its_parent_was_killed(fake):
     (fake.folder / "taken").write_text("1")  # if the server is started after all, it ends by itself
     with child([sys.executable, "-c", KILLED_BEFORE, fake.repository, fake.folder / "log"], cwd=ROOT) as process:
         assert process.wait(60) == -signal.SIGKILL
@@ -145,14 +145,14 @@ def test_free_ports_differ(fake, monkeypatch):
 
 
 @pytest.mark.parametrize("when", ["taken", "late"])
-def test_a_free_port_that_is_lost_is_another_start(fake, when):
+def test_lost_free_port_leads_to_a_second_start(fake, when):
     (fake.folder / when).write_text("1")
     with Server(fake.repository, PORTS) as server:
         server.wait_until_ready()
         assert len(fake.starts) == 2 and server.http == f"127.0.0.1:{fake.starts[1][1]}"
 
 
-def test_ports_that_are_lost_again_are_an_error(fake):
+def test_free_port_lost_twice_is_an_error(fake):
     (fake.folder / "taken").write_text("11")
     with Server(fake.repository, PORTS) as server, pytest.raises(UserError, match=r"the server ended: .*already in use"):
         server.wait_until_ready()

@@ -20,5 +20,5 @@ def server(served):
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("kind", PAIRS, ids=[kind.name for kind in PAIRS])
-def test_the_server_s_scores_are_those_of_the_rows(served, server, kind, scheme, batch):
+def test_server_scores_equal_the_expected_scores(served, server, kind, scheme, batch):
     check_case(server, served, kind, scheme, batch)

@@ -69,7 +69,7 @@ def close_to(scores):
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_a_split_through_the_server_has_the_auc_of_the_checkpoint(server, folder, loaded, scheme):
+def test_split_scored_by_the_server_has_the_checkpoints_auc(server, folder, loaded, scheme):
     url = f"{scheme}://{getattr(server, scheme)}"
     config = ClientConfig(url=url, model_name="ids", dataset_path=str(folder / "ids/data"), batch_size=300)
     requests = Requests(config)
@@ -85,7 +85,7 @@ def test_a_split_through_the_server_has_the_auc_of_the_checkpoint(server, folder
     assert exact_auc(result.scores, positive) == pytest.approx(exact_auc(expected, positive), abs=1e-6)
 
 
-def test_raw_values_score_as_the_checkpoint_does(server, folder):
+def test_raw_values_score_as_with_the_checkpoint(server, folder):
     model = dlrm.load(folder / "raw/c", mmap=True)
     columns = drawn_columns(model.raw_inputs(), seed=9)
     connection = Connection(f"grpc://{server.grpc}", "raw")
@@ -124,7 +124,7 @@ def changed(inputs, name, place, value):
         ("numerical", (1, 2), 1e6, r"feature z: value 1000000.0 of sample 1 is not a finite float16"),
     ],
 )
-def test_a_value_that_cannot_be_is_named(ids, loaded, name, place, value, message):
+def test_invalid_value_is_named(ids, loaded, name, place, value, message):
     inputs, expected = rows(loaded)
     with pytest.raises(RequestError, match=message):
         ids.infer(changed(inputs, name, place, value))
@@ -145,7 +145,7 @@ def test_a_value_that_cannot_be_is_named(ids, loaded, name, place, value, messag
     ],
     ids=["missing", "shape", "type of numbers", "type of ids", "lengths", "empty", "above the limit", "100 MB"],
 )
-def test_a_request_of_another_form_is_refused(server, ids, loaded, spoil, message):
+def test_malformed_request_is_refused(server, ids, loaded, spoil, message):
     import tritonclient.grpc as grpc
 
     inputs, expected = rows(loaded)
@@ -181,7 +181,7 @@ def test_one_bad_request_in_a_batch_fails_alone(ids, loaded):
     assert int(ids.statistics()["execution_count"]) - before < 60  # some requests shared a batch
 
 
-def test_two_thousand_requests_at_once(ids, loaded):
+def test_two_thousand_concurrent_requests_are_answered(ids, loaded):
     inputs, expected = rows(loaded, 3)
     answers, done = [], threading.Semaphore(0)
 
@@ -195,7 +195,7 @@ def test_two_thousand_requests_at_once(ids, loaded):
     assert max(answers) < 1e-6
 
 
-def test_a_client_that_leaves_in_the_middle(server, ids, loaded):
+def test_client_that_disconnects_halfway_does_not_disturb_others(server, ids, loaded):
     inputs, expected = rows(loaded)
     host, port = server.http.split(":")
     for _ in range(5):
@@ -221,7 +221,7 @@ for number in range(100):
 """
 
 
-def test_a_backend_that_is_killed_is_started_again(server, ids, loaded):
+def test_killed_backend_is_restarted(server, ids, loaded):
     inputs, expected = rows(loaded)
     for process in stubs(server):
         process.send_signal(signal.SIGKILL)
@@ -237,7 +237,7 @@ def test_metrics_count_the_requests(server):
     assert len(counted) == 1 and float(counted[0].rsplit(" ", 1)[1]) > 2000
 
 
-def test_new_versions_while_requests_flow(server, ids, loaded, folder):
+def test_new_versions_are_loaded_during_requests(server, ids, loaded, folder):
     other = train(folder / "ids/data", folder / "ids/c2", learning_rate=0.2)
     inputs, old = rows(loaded)
     new = dlrm.load(other, mmap=True).score(by_feature_of(inputs, loaded))
@@ -277,7 +277,7 @@ def by_feature_of(inputs, model):
     return by_feature(drawn._replace(numerical=inputs["numerical"], ids=inputs["categorical"]), model.features)
 
 
-def test_a_version_that_is_damaged_never_replaces_a_good_one(server, ids, loaded, folder):
+def test_damaged_version_never_replaces_a_good_one(server, ids, loaded, folder):
     inputs, expected = rows(loaded)
     good = max(path for path in (folder / "r/ids").iterdir() if path.name.isdigit())
     broken = good.with_name("9")
@@ -294,7 +294,7 @@ def test_a_version_that_is_damaged_never_replaces_a_good_one(server, ids, loaded
     assert ids.infer(inputs) == close_to(expected)
 
 
-def test_a_file_that_is_cut_under_a_model_ends_nothing_else(server, ids, loaded, folder):
+def test_file_truncated_under_a_model_ends_only_that_model(server, ids, loaded, folder):
     """Only the model's process dies (SIGBUS). It cannot be restarted until the file is whole again, and then it is."""
     inputs, expected = rows(loaded)
     inputs = changed(inputs, "categorical", (0, 1), 299)  # the row lies in the last page of the file

@@ -12,7 +12,7 @@ from tests.children import ROOT
 
 
 @pytest.mark.slow
-def test_it_measures_the_server_its_scorer_and_the_peer(tmp_path):
+def test_benchmark_measures_the_server_its_scorer_and_the_peer(tmp_path):
     needed()
     words = ["-m", "benchmarks.serving", "--quick", "--json", tmp_path / "figures.json", "--folder", tmp_path]
     result = subprocess.run([sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=500)
@@ -22,7 +22,7 @@ def test_it_measures_the_server_its_scorer_and_the_peer(tmp_path):
     for name, sizes in figures.items():
         assert name in result.stdout and set(sizes) == {"1", "64"}
         assert all(math.isfinite(value) and value > 0 for values in sizes.values() for value in values)
-    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "temporary files were left behind"
 
 
 def test_replicas_share_their_tables(tmp_path):
@@ -32,4 +32,4 @@ def test_replicas_share_their_tables(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert figures["processes"] == 2 and 0 < figures["ready_bytes"] < figures["bytes"] and "2 processes, ready after" in result.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "temporary files were left behind"

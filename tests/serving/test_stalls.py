@@ -1,4 +1,4 @@
-"""Tests that a process that was stopped (SIGSTOP) ends as soon as it goes on, whatever it is doing."""
+"""Tests that a process that was stopped (SIGSTOP) ends as soon as it is continued (SIGCONT), whatever it is doing."""
 
 import signal
 import sys
@@ -13,7 +13,7 @@ WORK = ["time.sleep(600)", "[print(2, flush=True) for _ in iter(int, 1)]", "sum(
 
 
 @pytest.mark.parametrize("then", WORK, ids=["waits", "answers", "computes"])
-def test_one_that_was_stopped_ends(then):
+def test_stopped_process_ends_when_continued(then):
     with child([sys.executable, "-c", f"{BEGIN}; {then}"], cwd=ROOT) as process:
         assert process.stdout.readline()
         process.send_signal(signal.SIGSTOP)
@@ -22,6 +22,6 @@ def test_one_that_was_stopped_ends(then):
         assert process.wait(60) == signal.SIGCONT
 
 
-def test_one_that_was_not_goes_on():
+def test_process_that_was_not_stopped_keeps_running():
     with child([sys.executable, "-c", f"{BEGIN}; print(2)"], cwd=ROOT) as process:
         assert process.stdout.read() == "1\n2\n" and process.wait(60) == 0

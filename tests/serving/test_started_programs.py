@@ -65,7 +65,7 @@ def test_perf_analyzer_does_not_outlive_a_killed_load(sleeper):
     assert ended([sys.executable, "-c", ANALYZER, sleeper], sleeper, signal.SIGKILL) == (-signal.SIGKILL, "")
 
 
-def test_a_fetch_that_is_ended_leaves_nothing_and_what_a_killed_one_left_is_removed(sleeper, tmp_path):
+def test_stopped_download_leaves_nothing_and_removes_files_of_a_killed_one(sleeper, tmp_path):
     fake, cache = FakeServer(tmp_path / "fake"), tmp_path / "cache"
     words = [sys.executable, "-c", MODULE, sleeper, "serving.server", fake.repository, "--http_port", "0", "--grpc_port", "0", "--metrics_port", "0"]
     environment = fake.environment | {"DLRM_CACHE_DIR": str(cache)}

@@ -42,7 +42,7 @@ def cache(tmp_path, monkeypatch):
     return folder
 
 
-def test_it_has_the_numpy_of_the_requirements_before_this_environment_s_packages_and_the_operations(cache, tmp_path):
+def test_environment_has_the_required_numpy_first_and_the_operations(cache, tmp_path):
     python = stub_environment() / "bin/python3"
     result = subprocess.run([python, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert result.returncode == 0, result.stderr
@@ -53,7 +53,7 @@ def test_it_has_the_numpy_of_the_requirements_before_this_environment_s_packages
     assert numpy_version() != np.__version__ and f"numpy=={numpy_version()}" in REQUIREMENTS.read_text().splitlines()
 
 
-def test_several_that_ask_at_once_have_the_same_and_leave_nothing(cache):
+def test_concurrent_processes_share_one_environment_and_leave_no_files(cache):
     pipe = subprocess.PIPE
     processes = [subprocess.Popen(MAKE, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) for _ in range(4)]
     said = [process.communicate(timeout=100) for process in processes]
@@ -70,7 +70,7 @@ def with_pip(tmp_path, rest):
     return [sys.executable, "-c", code, program]
 
 
-def test_one_that_is_killed_in_the_middle_leaves_what_the_next_removes(tmp_path, monkeypatch):
+def test_files_of_a_killed_process_are_removed_by_the_next(tmp_path, monkeypatch):
     monkeypatch.setenv("DLRM_CACHE_DIR", str(tmp_path / "cache"))
     with child(with_pip(tmp_path, "sleep 300"), cwd=ROOT) as process:
         wait_for((tmp_path / "pid").exists, process)
@@ -84,7 +84,7 @@ def test_one_that_is_killed_in_the_middle_leaves_what_the_next_removes(tmp_path,
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_a_signal_ends_the_fetch_and_leaves_nothing(tmp_path, monkeypatch):
+def test_signal_stops_the_download_and_leaves_no_files(tmp_path, monkeypatch):
     monkeypatch.setenv("DLRM_CACHE_DIR", str(tmp_path / "cache"))
     with child(with_pip(tmp_path, "sleep 300"), cwd=ROOT) as process:
         wait_for((tmp_path / "pid").exists, process)
@@ -101,7 +101,7 @@ def test_a_signal_ends_the_fetch_and_leaves_nothing(tmp_path, monkeypatch):
         ("ERROR: Exception:\\nTraceback\\nOSError: [Errno 28] No space left on device", r"OSError: \[Errno 28\] No space left on device"),
     ],
 )
-def test_what_pip_cannot_do_is_one_line(tmp_path, monkeypatch, says, cause):
+def test_pip_failure_is_one_line(tmp_path, monkeypatch, says, cause):
     monkeypatch.setenv("DLRM_CACHE_DIR", str(tmp_path / "cache"))
     words = with_pip(tmp_path, f"sh -c 'printf \"{says}\\n\" >&2; exit 1'")
     result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -115,13 +115,13 @@ def test_what_pip_cannot_do_is_one_line(tmp_path, monkeypatch, says, cause):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("file/cache", r"file/cache: Not a directory; .*DLRM_CACHE_DIR names another folder"),
-        ("file", r"file: File exists; .*DLRM_CACHE_DIR names another folder"),
-        ("with a blank", r"with a blank/\S+: Triton hands this path to a shell as it is; DLRM_CACHE_DIR is to name a folder of plain letters"),
-        ("dépôt", r"dépôt/\S+: Triton hands this path to a shell as it is"),
+        ("file/cache", r"file/cache: Not a directory; .*set DLRM_CACHE_DIR to a writable one"),
+        ("file", r"file: File exists; .*set DLRM_CACHE_DIR to a writable one"),
+        ("with a blank", r"with a blank/\S+: Triton passes this path to a shell unquoted; set DLRM_CACHE_DIR to a path without spaces"),
+        ("dépôt", r"dépôt/\S+: Triton passes this path to a shell unquoted"),
     ],
 )
-def test_a_cache_that_cannot_be_is_one_line(tmp_path, monkeypatch, name, message):
+def test_invalid_cache_folder_is_one_line(tmp_path, monkeypatch, name, message):
     (tmp_path / "file").touch()
     monkeypatch.setenv("DLRM_CACHE_DIR", str(tmp_path / name))
     with pytest.raises(UserError, match=message):

@@ -120,24 +120,24 @@ def watched(tmp_path):
 
 
 def looks(server, count):
-    """Wait until the watchdog has looked so many more times."""
+    """Wait until the watchdog has looked `count` more times."""
     before = server.asked.count(INDEX)
     eventually(lambda: server.asked.count(INDEX) >= before + count)
 
 
 def of(server):
-    """Return the loads and unloads that the server was asked for."""
+    """Return the loads and unloads that were requested of the server."""
     return [question for question in server.asked if question in (LOAD, UNLOAD)]
 
 
-def test_a_process_that_was_never_seen_is_missed(watched):
+def test_missing_process_that_was_never_seen_is_noticed(watched):
     """The watchdog reloads a version that the server calls ready, but whose process was killed before the watchdog saw it."""
     server, _, said, _ = watched(0, answer=(500, UNHEALTHY))
     eventually(lambda: any("serves again" in text for text in said))
     assert of(server)[:2] == [UNLOAD, LOAD]
 
 
-def test_a_process_that_is_killed_again_and_again(watched):
+def test_repeatedly_killed_process_is_reloaded_each_time(watched):
     server, (process,), said, _ = watched(1)
     looks(server, 2)
     process.kill()
@@ -146,13 +146,13 @@ def test_a_process_that_is_killed_again_and_again(watched):
         eventually(lambda: sum("serves again" in text for text in said) >= count)  # noqa: B023
 
 
-def test_one_that_is_there_and_does_not_serve_is_killed_before_it_is_loaded(watched):
+def test_unresponsive_process_is_killed_before_the_reload(watched):
     server, (process,), said, _ = watched(1)
     looks(server, 2)
     server.answer, server.failures = (500, UNHEALTHY), 1
     eventually(lambda: any("serves again" in text for text in said))
     assert process.wait(30) == -9 and of(server)[:2] == [UNLOAD, LOAD]
-    assert server.asked.count(INFER) >= 2  # more than two on a busy machine, where one may time out
+    assert server.asked.count(INFER) >= 2  # more than two on a busy machine, where a request may time out
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_one_that_is_there_and_does_not_serve_is_killed_before_it_is_loaded(watc
     [None, (400, {"error": "feature x: value nan of sample 0 is not a finite float16"}), (200, {})],
     ids=["no answer", "an error", "a score"],
 )
-def test_requests_that_fail_or_wait_are_no_death(watched, answer, monkeypatch):
+def test_failed_or_slow_requests_cause_no_reload(watched, answer, monkeypatch):
     monkeypatch.setattr("serving.questions.PATIENCE_S", 0.5)
     server, (process,), said, _ = watched(1)
     looks(server, 2)
@@ -177,13 +177,13 @@ def test_requests_that_fail_or_wait_are_no_death(watched, answer, monkeypatch):
     ]
 
 
-def test_nobody_is_asked_while_nothing_fails(watched):
+def test_no_request_is_sent_while_nothing_fails(watched):
     server, _, said, _ = watched(1)
     looks(server, 8)
     assert server.asked.count(INFER) == 0 and said == []
 
 
-def test_an_instance_that_is_missing_is_loaded_beside_the_other(watched):
+def test_missing_instance_is_loaded_without_unloading_the_other(watched):
     server, (one, _), said, file = watched(2, instances=2)
     looks(server, 2)
     os.utime(file, (1, 1))
@@ -193,14 +193,14 @@ def test_an_instance_that_is_missing_is_loaded_beside_the_other(watched):
     assert of(server)[0] == LOAD and file.stat().st_mtime > time.time() - 3600
 
 
-def test_a_load_that_is_refused_is_tried_again_and_said(watched):
+def test_refused_load_is_reported_and_repeated(watched):
     server, _, said, _ = watched(0, answer=(500, UNHEALTHY), refuses=2)
     eventually(lambda: any("serves again" in text for text in said))
     assert of(server)[:4] == [UNLOAD, LOAD, LOAD, LOAD]
     assert sum("m: cannot be loaded: load failed for model 'm': no luck" in text for text in said) == 2
 
 
-def test_what_an_operator_unloads_stays_so(watched):
+def test_model_unloaded_by_an_operator_stays_unloaded(watched):
     server, _, said, _ = watched(1)
     looks(server, 2)
     server.state = "UNAVAILABLE"
@@ -209,7 +209,7 @@ def test_what_an_operator_unloads_stays_so(watched):
 
 
 @pytest.mark.parametrize(("environment", "patience"), [("/cache/stub", "_UNSEEN_S"), ("/cache/stub.tar.gz", "_UNPACKING_S"), (None, "_UNPACKING_S")])
-def test_a_server_that_waits_for_a_process_that_is_no_more_is_ended(watched, monkeypatch, tmp_path, environment, patience):
+def test_server_waiting_for_an_ended_process_is_killed(watched, monkeypatch, tmp_path, environment, patience):
     """The watchdog waits longer for a process whose environment is an archive, which is unpacked first, than for one with a folder."""
     for name in ("_UNSEEN_S", "_UNPACKING_S"):
         monkeypatch.setattr(module, name, 0.5 if name == patience else 600.0)
@@ -221,13 +221,13 @@ def test_a_server_that_waits_for_a_process_that_is_no_more_is_ended(watched, mon
     try:
         _, _, said, _ = watched(0, pid=stand_in.pid, state="LOADING")
         assert stand_in.wait(60) == -9
-        assert said == ["m: the server waits for a backend process of version 1 that has ended; it is killed"]
+        assert said == ["m: the server waits for a backend process of version 1 that has ended; the server is killed"]
     finally:
         stand_in.kill()
         stand_in.wait()
 
 
-def test_half_an_answer_does_not_end_it(watched):
+def test_incomplete_answer_does_not_stop_the_watchdog(watched):
     server, _, said, _ = watched(0, answer=(500, UNHEALTHY), halves=True)
     eventually(lambda: any("serves again" in text for text in said))
     assert {question for question in (INDEX, STATS, CONFIG) if server.asked.count(question) > 1} == {INDEX, STATS, CONFIG}

@@ -31,7 +31,7 @@ def trained(*flags, hosted=0):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
 @pytest.mark.parametrize("xla", ["false", "true"])
-def test_it_trains_the_same_model(gpu, optimizer, xla):
+def test_gpu_branches_train_the_same_model(gpu, optimizer, xla):
     equal(gpu, ("--optimizer", optimizer, "--gradient_slices", "1"), ("--xla", xla))
 
 
@@ -69,8 +69,8 @@ def test_tables_are_filled_by_threads_and_copied(gpu, rows):
     np.testing.assert_array_equal(new_table(rows, 4, ConstantRows(0.5), tf.Variable).numpy(), np.full((rows, 4), 0.5))
 
 
-def test_rows_that_come_back_otherwise_are_noticed(gpu, monkeypatch):
+def test_rows_that_differ_when_read_back_are_an_error(gpu, monkeypatch):
     gpu()
     monkeypatch.setattr("model.embedding.table_memory.write_rows", lambda variable, start, values: None)
-    with pytest.raises(RuntimeError, match=r"table of \[10, 4\]: its last rows are not those that were written"):
+    with pytest.raises(RuntimeError, match=r"table of \[10, 4\]: the last rows read back differ from the rows written"):
         new_table(10, 4, UniformRows(3, "a", 10, 4), lambda tensor: tf.Variable(tf.zeros(tensor.shape)))

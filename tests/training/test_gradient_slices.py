@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from model.ordered_sums import pairwise_sum, parts
 from model.slices import keeps_order, same_bits
 from tests.model.tiny_model import config
-from training.gradient_slices import default_gradient_slices, gradient_slices, gradient_slices_described, settled
+from training.gradient_slices import default_gradient_slices, gradient_slices, gradient_slices_described, with_gradient_slices
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_the_default_follows_from_the_batch_and_the_device(batch_size, device, e
     assert default_gradient_slices(batch_size, device) == expected
 
 
-def test_the_flag_wins():
+def test_flag_overrides_the_default():
     assert gradient_slices(config("--batch_size", "8192"), "CPU") == 8
     assert gradient_slices(config("--batch_size", "8192", "--gradient_slices", "3"), "CPU") == 3
 
@@ -74,17 +74,17 @@ def test_parts_of_a_worker_are_whole_subtrees_of_its_sum(slices, samples):
     [
         (("--batch_size", "8192"), 2, "CPU", "are the same for 1, 2, 4 or 8 workers (8 slices of gradients)"),
         (("--batch_size", "8192"), 3, "CPU", "depend on the number of workers: 3 cannot share 8 slices of gradients (--gradient_slices)"),
-        (("--batch_size", "128"), 1, "CPU", "the gradients are summed whole; --gradient_slices 8 makes them the same for 1, 2, 4 or 8"),
-        (("--batch_size", "128"), 3, "CPU", "depend on the number of workers: the gradients are summed whole"),
-        (("--batch_size", "100"), 1, "CPU", "depend on the number of workers: the gradients are summed whole"),
-        (("--batch_size", "100", "--gradient_slices", "8"), 1, "CPU", "8 slices of gradients (--gradient_slices) cannot be cut from a batch of 100"),
+        (("--batch_size", "128"), 1, "CPU", "the gradients are summed as a whole; --gradient_slices 8 makes them the same for 1, 2, 4 or 8"),
+        (("--batch_size", "128"), 3, "CPU", "depend on the number of workers: the gradients are summed as a whole"),
+        (("--batch_size", "100"), 1, "CPU", "depend on the number of workers: the gradients are summed as a whole"),
+        (("--batch_size", "100", "--gradient_slices", "8"), 1, "CPU", "a batch of 100 cannot be cut into 8 slices of gradients (--gradient_slices)"),
         (("--batch_size", "96", "--gradient_slices", "6"), 1, "CPU", "are the same for 1, 3 or 6 workers (6 slices of gradients)"),
         (("--batch_size", "96", "--gradient_slices", "6"), 2, "CPU", "depend on the number of workers: 2 cannot share 6 slices"),
         (("--batch_size", "8192"), 2, "GPU", "depend on the number of workers: a GPU adds the gradients of repeated ids in no fixed order"),
-        (("--batch_size", "8192", "--xla", "all"), 2, "CPU", "depend on the number of workers: --xla all compiles other shapes for each"),
+        (("--batch_size", "8192", "--xla", "all"), 2, "CPU", "depend on the number of workers: --xla all compiles other shapes for each number"),
     ],
 )
-def test_what_is_said_of_the_bits(flags, workers, device, expected):
+def test_message_about_the_bits_of_the_weights(flags, workers, device, expected):
     assert expected in gradient_slices_described(config(*flags), workers, device)
 
 
@@ -93,14 +93,14 @@ def test_what_is_said_of_the_bits(flags, workers, device, expected):
     [
         (("--batch_size", "100", "--gradient_slices", "8"), 3, "CPU", "a batch of 100 cannot be cut into 8 equal slices"),
         (("--batch_size", "96", "--gradient_slices", "8"), 3, "CPU", "no effect on 3 workers; expected 1, 2, 4 or 8"),
-        (("--batch_size", "96", "--gradient_slices", "8"), 2, "GPU", "--gradient_slices 8 costs time and buys nothing on a GPU"),
+        (("--batch_size", "96", "--gradient_slices", "8"), 2, "GPU", "--gradient_slices 8 costs time without a benefit on a GPU"),
         (("--batch_size", "96", "--gradient_slices", "8"), 2, "CPU", None),
         (("--batch_size", "100", "--gradient_slices", "1"), 3, "GPU", None),
         (("--batch_size", "8192"), 3, "CPU", None),  # no slices were asked for
     ],
 )
-def test_slices_that_were_asked_for_and_cannot_hold_are_a_warning(flags, workers, device, expected):
+def test_flag_without_effect_is_a_warning(flags, workers, device, expected):
     said = []
-    found = settled(config(*flags), device, workers, said.append)
+    found = with_gradient_slices(config(*flags), device, workers, said.append)
     assert found.device.gradient_slices == gradient_slices(config(*flags), device)
     assert (len(said) == 1 and expected in said[0]) if expected else not said

@@ -78,7 +78,7 @@ CROSS = ("--interaction", "cross", "--cross_layer_projection_dim", "3", "--num_c
 
 
 @pytest.mark.parametrize("flags", [CROSS, ("--interaction", "cat")], ids=["cross", "cat"])
-def test_other_interactions_grow_as_well_and_what_is_new_learns(tmp_path, flags):
+def test_other_interactions_grow_and_new_weights_learn(tmp_path, flags):
     old, trainer = model_and_trainer(*flags)
     trainer.step(batch(16), 0, 0.1)
     about = {"features": ModelFeatures(ROWS, NUMERICAL).to_dict(), "model": {"interaction": flags[1]}}
@@ -121,7 +121,7 @@ def logits(model, names, ids, numerical):
     return model((tf.constant(values, tf.float32), tf.constant(np.stack(list(ids.values()), 1), tf.int32))).numpy()
 
 
-def test_wide_and_deep_grows_in_both_parts_and_what_is_new_learns(tmp_path):
+def test_wide_and_deep_grows_in_both_parts_and_new_weights_learn(tmp_path):
     old, trainer, _ = wide_and_deep(ROWS, NUMERICAL)
     for step in range(3):
         trainer.step(batch(16, seed=step), step, trainer.learning_rates(step))
@@ -149,7 +149,7 @@ def test_wide_and_deep_grows_in_both_parts_and_what_is_new_learns(tmp_path):
     assert after["dense/wide/0/kernel"][0] != 0 and kernel[0].any() and kernel[3:8].any() and not found["dense/deep/0/kernel"][3:8].any()
 
 
-def test_wide_and_deep_takes_no_new_feature_in_an_old_table(tmp_path):
+def test_new_wide_and_deep_feature_in_an_old_table_is_an_error(tmp_path):
     old, *_ = wide_and_deep(ROWS, NUMERICAL)
     about = {"features": ModelFeatures(ROWS, NUMERICAL).to_dict(), "model": {"interaction": "wide_and_deep"}}
     save(tmp_path, 1, arrays(old), parts(old), about, World())
@@ -169,11 +169,11 @@ def test_another_table_or_pooling_is_refused(saved):
         Growth(saved[1], saved_features(saved[1]), ModelFeatures(ROWS | {"page": 5}, NUMERICAL, {"page": {"table": "item"}}))
     with pytest.raises(CheckpointError, match="the vectors of feature page were pooled by sum, the dataset says mean"):
         check_features(saved[1], ModelFeatures(ROWS, NUMERICAL, {"page": {"hotness": 2, "pooling": "mean"}}))
-    with pytest.raises(CheckpointError, match="no bottom MLP that new ones"):
+    with pytest.raises(CheckpointError, match="no bottom MLP to add new ones"):
         Growth(saved[1], ModelFeatures(ROWS, ()), ModelFeatures(ROWS, NUMERICAL))
 
 
-def test_what_is_new_is_said(saved):
+def test_description_lists_new_features_and_rows(saved):
     found = growth(saved[1], {"new": 4, **ROWS, "item": 50}, ("fresh", *NUMERICAL))
     assert str(found) == "new features: fresh, new; new rows: item +45"
 
@@ -187,6 +187,6 @@ def test_what_is_new_is_said(saved):
         ({"user": 7, "item": 5, "num_0": 9}, ("page", "num_1"), "was numerical is now categorical"),
     ],
 )
-def test_what_has_shrunk_is_refused(saved, rows, numerical, message):
+def test_removed_features_or_rows_are_an_error(saved, rows, numerical, message):
     with pytest.raises(CheckpointError, match=message):
         growth(saved[1], rows, numerical)

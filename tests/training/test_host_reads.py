@@ -89,7 +89,7 @@ def test_a_batch_is_measured_where_its_step_is_reported_and_nowhere_else(tmp_pat
     assert [line["data"]["auc"] for line in lines if "mean_loss" in line.get("data", {})] == ["0.5000"] * 3
 
 
-def test_every_way_to_read_is_noticed(readers):
+def test_recorder_notices_every_way_to_read(readers):
     tensor = ops.convert_to_tensor(1)
     for read in (int, float, bool, [0, 1].__getitem__, lambda one: one.numpy()):
         readers.clear()

@@ -59,7 +59,7 @@ def test_evaluation_steps(batches, evals, freq, epoch, after, expected):
 
 
 @given(batches=st.integers(1, 300), evals=st.integers(1, 400))
-def test_evaluations_are_as_many_as_asked_evenly_spread_and_the_last_after_the_last_step(batches, evals):
+def test_evaluations_are_evenly_spread_and_the_last_follows_the_last_step(batches, evals):
     steps = sorted(evaluation_steps(batches, evals, None, 0, 0))
     assert len(steps) == min(evals, batches)
     assert steps[-1] == batches - 1
@@ -140,7 +140,7 @@ SCORES = {2: 0.6, 4: 0.7, 5: 0.65, 7: 0.75, 9: 0.7, 10: 0.72}
 
 @pytest.mark.parametrize("patience", [(), ("--early_stop_patience", "1"), ("--early_stop_patience", "2"), ("--auc_threshold", "0.75")])
 @pytest.mark.parametrize("signal_at", range(2, 11))
-def test_a_run_stopped_at_any_step_goes_on_as_if_it_had_not_been(tmp_path, signal_at, patience):
+def test_resumed_run_equals_an_uninterrupted_run(tmp_path, signal_at, patience):
     flags = ("--epochs", "2", "--evals_per_epoch", "3", "--print_freq", "1", *patience)
     whole = Loop(tmp_path, *flags, auc=SCORES.get)
     whole.run()
@@ -162,7 +162,7 @@ def test_a_run_stopped_at_any_step_goes_on_as_if_it_had_not_been(tmp_path, signa
     assert reason_finished(config(*flags), cut.training.position, 5, "test") is not None
 
 
-def test_the_best_model_and_the_end_go_by_the_metric_by_group_that_is_asked_for(tmp_path, capsys):
+def test_group_metric_selects_the_best_model_and_ends_training(tmp_path, capsys):
     flags = ("--best_metric", "mrr", "--epochs", "2", "--test_freq", "2")
     loop = Loop(tmp_path, *flags, "--early_stop_patience", "2", auc=lambda step: step / 20, mrr={2: None, 4: 0.8, 6: 0.7, 8: 0.75, 10: 0.9}.get)
     figures = loop.run()
@@ -177,7 +177,7 @@ def test_the_best_model_and_the_end_go_by_the_metric_by_group_that_is_asked_for(
     assert "best_mrr" not in other.run() and other.training.position.best_ranking == {"mrr": 0.8}
 
 
-def test_without_metrics_by_group_a_checkpoint_keeps_what_it_kept(tmp_path):
+def test_position_without_group_metrics_has_no_entry_for_them(tmp_path):
     loop = Loop(tmp_path)
     loop.run()
     assert set(loop.training.position.to_dict()) == {
@@ -185,7 +185,7 @@ def test_without_metrics_by_group_a_checkpoint_keeps_what_it_kept(tmp_path):
     }
 
 
-def test_an_evaluation_where_only_max_steps_cut_the_run_counts_for_the_best_and_not_against_patience(tmp_path):
+def test_evaluation_at_max_steps_counts_for_the_best_model_but_not_for_patience(tmp_path):
     loop = Loop(tmp_path, "--evals_per_epoch", "1", "--max_steps", "3", "--early_stop_patience", "1", auc=lambda step: 0.6)
     loop.run()
     assert loop.evaluated == [3] and loop.training.position.evals_without_gain == 0 and loop.training.position.best_auc == 0.6
@@ -226,7 +226,7 @@ def test_reaching_the_auc_threshold_ends_every_loop(tmp_path, capsys):
     assert "reached --auc_threshold 0.75 at step 6" in capsys.readouterr().out
 
 
-def test_the_auc_threshold_reached_at_the_end_of_an_epoch_starts_no_other(tmp_path):
+def test_auc_threshold_at_the_end_of_an_epoch_starts_no_new_epoch(tmp_path):
     loop = Loop(tmp_path, "--epochs", "4", "--auc_threshold", "0.5")
     loop.run()
     assert (loop.epochs, loop.evaluated) == ([0], [5])
@@ -239,7 +239,7 @@ def test_final_figures_are_of_the_last_model_and_the_best_auc_is_kept(tmp_path):
     assert figures["auc"] == pytest.approx(0.4) and figures["best_auc"] == pytest.approx(0.7)
 
 
-def test_the_rate_of_evaluations_is_of_all_their_samples_and_seconds(tmp_path, monkeypatch):
+def test_evaluation_throughput_covers_all_evaluations(tmp_path, monkeypatch):
     ticks = itertools.accumulate(itertools.cycle([100.0, 0.25, 100.0, 0.75]))  # two evaluations of 0.25 and 0.75 s, 100 s apart
     monkeypatch.setattr("training.evaluations.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     loop = Loop(tmp_path, "--test_freq", "2", batches=4)
@@ -264,7 +264,7 @@ def test_without_evaluations_there_are_no_figures_of_them(tmp_path):
         assert figures["auc"] is None and figures["validation_loss"] is None and figures["best_auc"] is None
 
 
-def test_an_undefined_auc_stops_nothing(tmp_path):
+def test_undefined_auc_does_not_end_training(tmp_path):
     loop = Loop(tmp_path, "--auc_threshold", "0.5", "--epochs", "2", auc=lambda step: None)
     figures = loop.run()
     assert figures["auc"] is None and figures["best_auc"] is None and figures["steps"] == 10
@@ -294,10 +294,10 @@ def test_a_model_whose_scores_are_not_finite_ends_the_run(tmp_path):
         loop.run()
 
 
-def test_a_scaled_loss_is_named_as_a_cause(tmp_path):
+def test_repeatedly_skipped_steps_end_the_run(tmp_path):
     loop = Loop(tmp_path, "--epochs", "30", losses=lambda step: math.nan, scaled=True)
     with pytest.raises(
-        NonFiniteLossError, match=r"step 29: the loss is nan, and 30 steps in a row were skipped for it; nothing is saved. Try --loss_scale"
+        NonFiniteLossError, match=r"step 29: the loss is nan, and 30 steps in a row were skipped for this reason; nothing is saved. Try --loss_scale"
     ):
         loop.run()
     loop = Loop(tmp_path, finite=lambda step: 0.0, scaled=True)

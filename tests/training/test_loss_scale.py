@@ -68,7 +68,7 @@ def test_a_dynamic_scale_grows_after_many_good_steps(monkeypatch):
     assert seen == [1, 1, 2, 2, 1, 1, 1, 2, 1, 0.5]
 
 
-def test_it_neither_leaves_float16_nor_falls_below_1():
+def test_dynamic_scale_stays_within_its_limits():
     scale = LossScale(DYNAMIC)
     scale.slots()["loss_scale"].assign([loss_scale.LARGEST, loss_scale.GROWTH_STEPS - 1.0])
     scale.after_step(tf.constant(1.0))

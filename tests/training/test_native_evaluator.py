@@ -10,7 +10,7 @@ from training.native_evaluator import NativeEvaluator
 
 
 @pytest.mark.parametrize("flags", [(), ("--interaction", "cross", "--cross_layer_projection_dim", "3"), ("--interaction", "cat")])
-def test_logits_are_tensorflows(flags):
+def test_logits_equal_tensorflows(flags):
     if native_scorer_library() is None:
         pytest.skip("DLRM_NATIVE_OPS=0")
     model, _ = model_and_trainer(*flags)

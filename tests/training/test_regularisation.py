@@ -42,7 +42,7 @@ def test_masks_differ_from_step_to_step_layer_to_layer_and_sample_to_sample():
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.5, 0.99])
-def test_the_share_of_units_is_left_out_and_the_mean_stays(rate):
+def test_dropout_drops_its_share_of_units_and_keeps_the_mean(rate):
     dropout = Dropout(rate, seed=1)
     values = dropout(tf.ones([512, 1000]), "top_mlp/1", place(0)).numpy()
     assert np.mean(values == 0) == pytest.approx(rate, abs=5 * np.sqrt(rate * (1 - rate) / values.size))
@@ -93,7 +93,7 @@ def test_half_precision_follows_float32(flags):
         np.testing.assert_allclose(found[name], value, rtol=2e-2, atol=2e-3, err_msg=name)
 
 
-def test_scoring_leaves_nothing_out():
+def test_scoring_has_no_dropout():
     from training.evaluator import Evaluator
 
     (model, _), (plain, _) = model_and_trainer("--dropout", "0.9"), model_and_trainer()

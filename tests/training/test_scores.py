@@ -50,7 +50,7 @@ def scored(split, workers, batch_size, short_last):
     return found
 
 
-def test_the_metrics_are_those_of_the_rows_on_any_number_of_workers(split):
+def test_group_metrics_are_equal_for_any_number_of_workers(split):
     read = split.read_numerical(0, ROWS)[:, 0].astype(np.float32), split.read_labels(0, ROWS), split.read_group(0, ROWS)
     expected = rank(np.round(read[0], 2), *read[1:], METRICS)
     assert expected.groups == 505 and None not in expected.values.values()

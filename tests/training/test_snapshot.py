@@ -26,7 +26,7 @@ from utils.distributed import World
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.integers(1, 40), chunk=st.integers(1, 12), seed=st.integers(0, 2**32 - 1), steps_a_chunk=st.integers(0, 3), share=st.booleans())
-def test_rows_are_those_of_the_beginning_however_reads_and_updates_follow_each_other(rows, chunk, seed, steps_a_chunk, share):
+def test_snapshot_gives_the_initial_rows_despite_updates(rows, chunk, seed, steps_a_chunk, share):
     draw = np.random.default_rng(seed)
     before = draw.normal(size=(2, rows, 3)).astype(np.float32)
     variables = [tf.Variable(np.concatenate(before))] * 2 if share else [tf.Variable(values) for values in before]
@@ -52,7 +52,7 @@ def options(*flags):
 
 @pytest.mark.parametrize("kept_bytes", [1 << 29, 0], ids=["rows are kept", "training waits"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_checkpoint_written_during_the_next_steps_is_that_of_the_step_before_them(tmp_path, monkeypatch, kept_bytes, optimizer):
+def test_checkpoint_written_during_later_steps_has_the_weights_of_its_step(tmp_path, monkeypatch, kept_bytes, optimizer):
     monkeypatch.setattr(files, "CHUNK_BYTES", 2 * 4 * 4)  # two rows per chunk
     monkeypatch.setattr(files, "IN_FLIGHT", 1)  # one chunk at a time, so that writing lasts several steps
     monkeypatch.setattr(kept, "KEPT_BYTES", kept_bytes)
@@ -73,7 +73,7 @@ def test_a_checkpoint_written_during_the_next_steps_is_that_of_the_step_before_t
         trainer.step(one, step, 0.1)
         saves.after_step()
         _, writing = saves.state()
-        saves.heard(step, writing)
+        saves.take_report(step, writing)
         step += 1
         ended = step if said else None
         assert time.monotonic() < begun + 120  # a busy disk takes many steps
@@ -84,7 +84,7 @@ def test_a_checkpoint_written_during_the_next_steps_is_that_of_the_step_before_t
     assert any(not np.array_equal(values, expected[name]) for name, values in weights(model).items())
 
 
-def test_a_save_that_fails_during_the_next_steps_fails_the_run_and_leaves_nothing(tmp_path):
+def test_failed_save_fails_the_run_and_leaves_no_files(tmp_path):
     def fail(start, stop):
         raise OSError(28, "No space left on device", "disk")
 
@@ -97,5 +97,5 @@ def test_a_save_that_fails_during_the_next_steps_fails_the_run_and_leaves_nothin
     while saves.state()[1]:
         saves.after_step()
     with pytest.raises(files.UserError, match="disk: No space left on device"):
-        saves.heard(1, False)
+        saves.take_report(1, False)
     assert list(tmp_path.iterdir()) == []

@@ -40,7 +40,7 @@ def test_whole_tables_are_stored_under_their_features_names(saved):
     assert [checkpoint.shape(f"tables/{name}/weights") for name in ROWS] == [(rows, 4) for rows in ROWS.values()]
 
 
-def test_the_features_of_the_model_pass(saved):
+def test_equal_features_are_accepted(saved):
     check_features(saved[1], ModelFeatures(ROWS, NUMERICAL))
 
 
@@ -68,7 +68,7 @@ def test_other_features_are_refused(saved, categorical, numerical, message):
         ({"page": {"pooling": "mean"}}, "the vectors of feature page were pooled by sum, the dataset says mean"),
     ],
 )
-def test_a_feature_that_is_looked_up_in_another_way_is_refused_although_others_are_gone(saved, now, message):
+def test_changed_lookup_is_an_error_even_if_other_features_are_missing(saved, now, message):
     before = ModelFeatures(ROWS, NUMERICAL)
     check_lookups(saved[1], before, ModelFeatures({"item": 5, "page": ROWS["page"]}, NUMERICAL))
     with pytest.raises(CheckpointError, match=message):
@@ -97,7 +97,7 @@ def test_a_manifest_that_does_not_name_the_features_is_an_error(saved, features)
 
 
 @pytest.mark.parametrize("flags", [(), ("--data_parallel_threshold", "1000000")], ids=["sharded", "replicated"])
-def test_a_part_gives_the_rows_that_are_asked_for_and_no_others(flags):
+def test_part_returns_only_the_requested_rows(flags):
     expected = weights(model_and_trainer(*flags)[0])
     for part in parts(model_and_trainer(*flags)[0]):
         whole = part.read(0, len(expected[part.array]))

@@ -81,7 +81,7 @@ def test_a_padded_batch_trains_like_its_real_rows(optimizer, real):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_rows_that_no_sample_names_stay(optimizer):
+def test_untouched_rows_do_not_change(optimizer):
     model, trainer = model_and_trainer("--optimizer", optimizer)
     before = weights(model)
     named = [set() for _ in TABLES]
@@ -141,7 +141,7 @@ def test_slices_change_no_more_than_rounding(slices, dtype):
 
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.5), ("adam", 0.02), ("adagrad", 0.1)])
-def test_the_loss_falls_on_what_can_be_learnt(optimizer, rate):
+def test_loss_falls_on_learnable_data(optimizer, rate):
     _, trainer = model_and_trainer("--optimizer", optimizer)
     tensors = batch(256)
     tensors = tensors._replace(inputs=tensors.inputs._replace(labels=(tensors.inputs.ids.numpy()[0] % 2).astype(np.float32)))
@@ -161,7 +161,7 @@ def native(request, monkeypatch):
 @pytest.mark.usefixtures("native")
 @pytest.mark.parametrize(("dtype", "flags"), [("float32", ()), ("bfloat16", ("--amp",)), ("float16", ("--amp",))])
 @pytest.mark.parametrize("slices", ["1", "4"])
-def test_a_hidden_weight_that_is_not_finite_shows(dtype, flags, slices):
+def test_nonfinite_hidden_weight_is_detected(dtype, flags, slices):
     model, trainer = model_and_trainer(*flags, "--gradient_slices", slices, dtype=dtype)
     start = weights(model)
     report = StepReport.unpack(trainer.reporting_step(batch(16), 0, 0.0, WorkerReport()).numpy())
@@ -180,7 +180,7 @@ def test_a_hidden_weight_that_is_not_finite_shows(dtype, flags, slices):
 
 @pytest.mark.usefixtures("native")
 @pytest.mark.parametrize(("dtype", "flags"), [("float32", ()), ("bfloat16", ("--amp",))])
-def test_not_a_number_in_any_kernel_reaches_the_loss(dtype, flags):
+def test_nan_in_any_kernel_reaches_the_loss(dtype, flags):
     model, trainer = model_and_trainer(*flags, dtype=dtype)
     start = weights(model)
     for name in ("bottom_mlp/0", "bottom_mlp/1", "top_mlp/0", "top_mlp/1"):
@@ -192,7 +192,7 @@ def test_not_a_number_in_any_kernel_reaches_the_loss(dtype, flags):
             variable.assign(start[f"dense/{array}"])
 
 
-def test_a_gradient_that_overflows_in_float16_shows():
+def test_float16_overflow_of_a_gradient_is_detected():
     _, trainer = model_and_trainer("--amp", "--loss_scale", str(2.0**24), dtype="float16")
     report = StepReport.unpack(trainer.reporting_step(batch(16), 0, 0.1, WorkerReport()).numpy())
     assert math.isfinite(report.loss) and not report.finite

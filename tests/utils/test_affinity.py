@@ -34,14 +34,14 @@ def test_workers_are_on_the_socket_near_their_gpu():
 
 @pytest.mark.parametrize("affinity", [one for one in AFFINITIES if one != DISABLED])
 @pytest.mark.parametrize("workers", [1, 3, 8, 11])
-def test_every_worker_has_some_and_cores_are_shared_only_where_they_are_too_few(affinity, workers):
+def test_every_worker_gets_processors_and_cores_are_shared_only_if_too_few(affinity, workers):
     found = chosen(affinity, workers)
     assert all(found) and {one for some in found for one in some} <= set(range(16))
     if "unique" in affinity and workers <= 8:
         assert len({one for some in found for one in some}) == sum(map(len, found))
 
 
-def test_the_machine_as_the_kernel_describes_it(tmp_path):
+def test_machine_is_read_from_sysfs(tmp_path):
     for one in range(4):
         folder = tmp_path / f"devices/system/cpu/cpu{one}/topology"
         folder.mkdir(parents=True)
@@ -60,7 +60,7 @@ def test_the_machine_as_the_kernel_describes_it(tmp_path):
 
 
 @pytest.mark.parametrize("affinity", AFFINITIES)
-def test_taskset_says_so(affinity):
+def test_taskset_confirms_the_affinity(affinity):
     code = (
         "import os, sys; from run.affinity import set_affinity; set_affinity(sys.argv[1], False, 0, 2);"
         "os.execvp('taskset', ['taskset', '-cp', str(os.getpid())])"

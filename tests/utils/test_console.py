@@ -34,7 +34,7 @@ def clock(monkeypatch):
     return clock
 
 
-def test_time_left_leaves_the_first_unit_out_and_follows_the_recent_rate(clock):
+def test_time_left_skips_the_first_unit_and_follows_the_recent_rate(clock):
     with Console("x").progress(100, "training", "steps") as progress:
         assert progress.time_left() == "?"
         clock.now += 60  # the first step compiles
@@ -53,7 +53,7 @@ def test_time_left_leaves_the_first_unit_out_and_follows_the_recent_rate(clock):
         assert progress.time_left() == "0:00:00"
 
 
-def test_a_bar_on_a_terminal_counts_in_whole_numbers_and_a_file_gets_none(monkeypatch, capsys):
+def test_terminal_gets_a_bar_in_whole_numbers_and_a_file_none(monkeypatch, capsys):
     with Console("x").progress(155, "training", "steps") as progress:
         progress.advance(1, "loss 0.5")
     assert capsys.readouterr() == ("", "")

@@ -12,7 +12,7 @@ from utils.commands import run_command
 from utils.signals import EndedBySignals, uninterrupted
 
 
-def test_signals_wait_where_they_must(capsys):
+def test_uninterrupted_defers_signals(capsys):
     steps = []
     with dispositions(), pytest.raises(SystemExit) as ended, EndedBySignals("name"):
         with uninterrupted():
@@ -24,7 +24,7 @@ def test_signals_wait_where_they_must(capsys):
     assert capsys.readouterr().err == "name: stopped by SIGHUP\n"
 
 
-def test_what_is_ignored_stays_ignored():
+def test_ignored_signals_stay_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with EndedBySignals("name"), uninterrupted():
@@ -38,7 +38,7 @@ def in_a_library(code, **names):
     exec(compile(code, "/usr/lib/python3.11/threading.py", "exec"), {"signal": signal, "time": time, **names})
 
 
-def test_a_signal_waits_until_a_library_is_left():
+def test_signal_is_deferred_inside_a_library():
     steps = []
     with dispositions(), pytest.raises(SystemExit) as ended, EndedBySignals("name"):
         in_a_library("signal.raise_signal(signal.SIGTERM); time.sleep(0.1); steps.append('with its lock')", steps=steps)
@@ -47,13 +47,13 @@ def test_a_signal_waits_until_a_library_is_left():
     assert steps == ["with its lock"] and ended.value.code == 128 + signal.SIGTERM
 
 
-def test_a_signal_does_not_wait_for_ever(monkeypatch):
+def test_deferral_has_a_time_limit(monkeypatch):
     monkeypatch.setattr(signals, "PATIENCE_S", 0.05)
     with dispositions(), pytest.raises(KeyboardInterrupt), EndedBySignals("name"):
         in_a_library("signal.raise_signal(signal.SIGINT)\nwhile True: time.sleep(0.01)")
 
 
-def test_results_on_their_way_are_not_waited_for(monkeypatch):
+def test_signal_does_not_wait_for_pending_results(monkeypatch):
     monkeypatch.setattr(signals, "PATIENCE_S", 1000)
     monkeypatch.setattr(signals, "REMINDER_S", 1000)
 
@@ -66,7 +66,7 @@ def test_results_on_their_way_are_not_waited_for(monkeypatch):
     assert len(taken) < 10
 
 
-def test_what_was_swallowed_is_raised_again(monkeypatch):
+def test_later_signal_raises_if_the_first_was_swallowed(monkeypatch):
     steps = []
     with dispositions(), pytest.raises(SystemExit), EndedBySignals("name"):
         try:
@@ -82,7 +82,7 @@ def test_what_was_swallowed_is_raised_again(monkeypatch):
 
 
 @pytest.mark.parametrize(("number", "code", "said"), [(signal.SIGTERM, 143, "x: stopped by SIGTERM\n"), (signal.SIGINT, 130, "x: interrupted\n")])
-def test_what_a_library_makes_of_it_is_the_signal_s_end(number, code, said, capsys):
+def test_signal_exception_converted_by_a_library_is_restored(number, code, said, capsys):
     def main():
         try:
             signal.raise_signal(number)
@@ -94,7 +94,7 @@ def test_what_a_library_makes_of_it_is_the_signal_s_end(number, code, said, caps
     assert ended.value.code == code and capsys.readouterr().err == said
 
 
-def test_a_signal_that_comes_too_late_ends_nothing(capsys):
+def test_late_signal_has_no_effect(capsys):
     with dispositions(), EndedBySignals("name") as command:
         in_a_library("signal.raise_signal(signal.SIGTERM); command.__exit__(None, None, None)", command=command)
     assert capsys.readouterr().err == ""

@@ -24,7 +24,7 @@ def path(tmp_path):
     return tmp_path / "folder" / "log.json"
 
 
-def test_every_line_has_the_form_of_dllogger(path):
+def test_lines_have_the_format_of_dllogger(path):
     log = RunLog(str(path), {"batch_size": 4, "dims": (1, 2), "path": None})
     log.log((0, 10), {"loss": 0.5})
     log.close()
@@ -36,7 +36,7 @@ def test_every_line_has_the_form_of_dllogger(path):
         assert set(line) - {"timestamp", "datetime", "elapsedtime", "type"} == ({"step", "data"} if line["type"] == "LOG" else {"metric", "metadata"})
 
 
-def test_parameters_come_first_then_the_units_then_the_data(path):
+def test_order_is_parameters_units_data(path):
     log = RunLog(str(path), {"batch_size": 4, "dims": (1, 2), "path": None})
     log.log((0, 10), {"loss": 0.5})
     log.log((), {"auc": 0.75, "samples": 3})
@@ -49,21 +49,21 @@ def test_parameters_come_first_then_the_units_then_the_data(path):
     assert (final["step"], final["data"]) == ([], {"auc": 0.75, "samples": 3})
 
 
-def test_units_cover_the_figures_of_the_design():
+def test_units_of_throughput_and_latency():
     for name in ("throughput", "mean_inference_throughput"):
         assert UNITS[name] == "samples/s"
     for name in ("mean_inference_latency", "p90_inference_latency", "p95_inference_latency", "p99_inference_latency"):
         assert UNITS[name] == "s"
 
 
-def test_what_is_not_finite_is_null(path):
+def test_values_that_are_not_finite_become_null(path):
     log = RunLog(str(path), {})
     log.log((), {"a": math.nan, "b": math.inf, "c": -math.inf, "d": None, "e": 1})
     log.close()
     assert read(path)[-1]["data"] == {"a": None, "b": None, "c": None, "d": None, "e": 1}
 
 
-def test_a_line_is_in_the_file_at_once(path):
+def test_lines_are_flushed_at_once(path):
     log = RunLog(str(path), {})
     log.log(3, {"loss": 1.0})
     assert read(path)[-1]["step"] == 3
@@ -77,7 +77,7 @@ def test_an_older_log_is_replaced(path):
     assert [line["data"]["seed"] for line in read(path) if line["type"] == "LOG"] == [2]
 
 
-def test_no_path_no_file(tmp_path, monkeypatch):
+def test_empty_path_writes_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     log = RunLog("", {"a": 1})
     log.log((), {"a": 1})
@@ -94,14 +94,14 @@ def test_closing_twice_is_harmless(path):
     assert "afterwards" not in path.read_text()
 
 
-def test_a_path_that_cannot_be_written_is_a_user_error(tmp_path):
+def test_unwritable_path_is_a_user_error(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "log.json"):
         with pytest.raises(UserError, match=r"--log_path .*: "):
             RunLog(str(path), {})
 
 
-def test_dllogger_writes_where_it_can_be_imported(path, monkeypatch):
+def test_dllogger_is_used_if_installed(path, monkeypatch):
     calls = []
     fake = types.ModuleType("dllogger")
     fake.Verbosity = types.SimpleNamespace(VERBOSE=1)

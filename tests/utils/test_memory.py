@@ -12,22 +12,22 @@ from utils.errors import UserError
 from utils.memory import GIB, available_bytes, check_fits, device_bytes
 
 
-def test_available_memory_is_some_of_the_machines():
+def test_available_memory_is_at_most_the_machines():
     assert 0 < available_bytes() <= psutil.virtual_memory().total
 
 
-def test_what_fits_passes():
+def test_sizes_that_fit_pass():
     check_fits(10 * GIB, "tables", available=10 * GIB)
     check_fits(1, "tables", available_bytes())
 
 
-def test_the_shortfall_is_named_in_gib():
+def test_error_states_the_shortfall_in_gib():
     with pytest.raises(UserError, match=r"^the tables need 16\.0 GiB.*12\.5 GiB.*3\.5 GiB short") as raised:
         check_fits(16 * GIB, "the tables", available=int(12.5 * GIB))
     assert "\n" not in str(raised.value)
 
 
-def test_a_table_larger_than_any_machine_is_refused():
+def test_table_larger_than_any_machine_is_an_error():
     with pytest.raises(UserError):
         check_fits(1 << 60, "the tables", available_bytes())
 
@@ -47,7 +47,7 @@ GPUS = "0, GPU-aaaa-1, 40000\n1, GPU-bbbb-2, 20000\n2, GPU-cccc-3, 10000\n"
         ("1,-1,0", 1, 20000),  # CUDA sees no GPU listed behind an invalid one
     ],
 )
-def test_a_workers_gpu_is_one_that_cuda_sees_and_counts_what_is_free(tmp_path, monkeypatch, visible, rank, free):
+def test_device_bytes_is_from_the_free_memory_of_a_visible_gpu(tmp_path, monkeypatch, visible, rank, free):
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\nprintf '{GPUS}'\n")
     program.chmod(0o755)
@@ -72,20 +72,20 @@ SMALL = ("--dataset_type", "synthetic", "--cpu", "--batch_size", "64", "--embedd
 
 # Of the first two limits one gave a segmentation fault, and one a traceback of threads that could not be started: which one depends on the machine.
 @pytest.mark.parametrize("limit", ["-v 4280000", "-v 4320000", "-d 3000000"])
-def test_a_limit_below_what_the_tables_need_is_one_line(tmp_path, limit):
+def test_ulimit_too_low_for_the_tables_is_a_one_line_error(tmp_path, limit):
     """The tables of 2.4 GiB alone would fit, but TensorFlow takes twice as much."""
     code, lines = limited(tmp_path, limit, ROOT / "dlrm.py", *SMALL, *BATCHES, "--synthetic_dataset_cardinalities", "40000000,60", "--log_path", "")
     assert code == 1 and len(lines) == 1, (code, lines)
     assert "the embedding tables take 2.4 GiB" in lines[0]
-    assert lines[0].endswith(f"(of the machine's memory this process may not use more: ulimit {limit})")
+    assert lines[0].endswith(f"(limited by ulimit {limit}, not by the machine's memory)")
 
 
-def test_a_limit_below_what_tensorflow_needs_is_one_line(tmp_path):
+def test_ulimit_too_low_for_tensorflow_is_a_one_line_error(tmp_path):
     code, lines = limited(tmp_path, "-v 500000", ROOT / "dlrm.py", *SMALL, "--log_path", "")
     assert code == 1 and len(lines) == 1 and "out of memory" in lines[0], (code, lines)
 
 
-def test_every_control_group_above_this_process_counts(tmp_path, monkeypatch):
+def test_limits_of_all_parent_control_groups_count(tmp_path, monkeypatch):
     inner = tmp_path / "a.slice/b.service"
     inner.mkdir(parents=True)
     for folder, limit in ((inner, "max"), (inner.parent, 5000), (tmp_path, 7000)):

@@ -3,5 +3,5 @@
 import gc
 
 
-def test_garbage_is_collected_again_but_not_looked_for_among_the_imports():
+def test_garbage_collection_is_on_and_excludes_imported_objects():
     assert gc.isenabled() and gc.get_freeze_count() > 100_000

@@ -22,7 +22,7 @@ def abandoned(destination: Path, kind: str = "staging") -> Path:
     return left.folder
 
 
-def test_a_folder_is_removed_with_those_that_were_made_for_it(tmp_path):
+def test_remove_also_removes_the_parents_it_created(tmp_path):
     kept = Scratch(tmp_path / "a" / "b", "writing")
     gone = Scratch(tmp_path / "a" / "b" / "c", "staging")
     (gone.folder / "file").write_text("x")
@@ -35,7 +35,7 @@ def test_a_folder_is_removed_with_those_that_were_made_for_it(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["staging", "writing"])
-def test_abandoned_folders_are_removed_and_said(tmp_path, capsys, kind):
+def test_abandoned_folders_are_removed_with_a_message(tmp_path, capsys, kind):
     left, used = abandoned(tmp_path, kind), Scratch(tmp_path, kind)
     assert not left.exists() and used.folder.exists()
     assert capsys.readouterr().err == f"{left}: left by a run that was killed; removed\n"
@@ -44,7 +44,7 @@ def test_abandoned_folders_are_removed_and_said(tmp_path, capsys, kind):
     used.remove()
 
 
-def test_what_is_not_known_as_abandoned_stays(tmp_path, capsys):
+def test_folders_not_recognised_as_abandoned_stay(tmp_path, capsys):
     mine = tmp_path / ".staging-abcdefgh"  # no lock: not of this program, or of a version that had none
     mine.mkdir()
     (mine / "file").write_text("x")
@@ -56,7 +56,7 @@ def test_what_is_not_known_as_abandoned_stays(tmp_path, capsys):
     assert len(list(tmp_path.iterdir())) == 4 and len(list(left.rglob("*"))) == 3 and capsys.readouterr().err == ""
 
 
-def test_a_folder_whose_run_was_killed_before_it_was_locked(tmp_path):
+def test_empty_folder_without_a_lock_is_removed(tmp_path):
     (tmp_path / ".staging-abcdefgh").mkdir()
     remove_abandoned(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -75,7 +75,7 @@ def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [left]
 
 
-def test_another_machines_folder_is_removed_when_it_has_rested_a_day(tmp_path, monkeypatch):
+def test_folder_of_another_machine_is_removed_after_a_day(tmp_path, monkeypatch):
     monkeypatch.setattr(scratch, "machine", lambda: {"another"})
     left = abandoned(tmp_path)
     monkeypatch.undo()
@@ -87,7 +87,7 @@ def test_another_machines_folder_is_removed_when_it_has_rested_a_day(tmp_path, m
     assert not left.exists()
 
 
-def test_many_runs_at_once_remove_nobodys_folder(tmp_path, capsys):
+def test_concurrent_runs_keep_their_folders(tmp_path, capsys):
     faults = []
 
     def work():

@@ -28,7 +28,7 @@ def run(meter, clock, *seconds, samples=10):
         meter.step(samples)
 
 
-def test_samples_over_seconds_after_the_warmup(clock):
+def test_throughput_excludes_the_warmup(clock):
     meter = Throughput(skip=2)
     run(meter, clock, 5.0, 5.0, 0.5, 0.25, 0.25)
     assert meter.summary() == {"throughput": 30.0, "mean_step_time_ms": pytest.approx(1000 / 3)}
@@ -56,7 +56,7 @@ def test_a_run_no_longer_than_the_warmup_reports_its_last_step(clock):
     assert meter.summary() == {"throughput": 5.0, "mean_step_time_ms": 2000.0}
 
 
-def test_before_the_first_step_nothing_is_known():
+def test_summary_before_the_first_step_is_nan():
     assert all(math.isnan(value) for value in Throughput(skip=0).summary().values())
 
 
@@ -70,7 +70,7 @@ def test_latency_summary():
     assert summary["p90_inference_latency"] < summary["p95_inference_latency"] < summary["p99_inference_latency"]
 
 
-def test_what_happens_while_it_is_paused_does_not_count_and_waiting_before_does(clock):
+def test_paused_time_does_not_count(clock):
     meter = Throughput(0)
     clock.wait(1)
     with meter.paused():

@@ -30,7 +30,7 @@ def _read(tmp_path):
         ("a: é".encode("utf-16"), {"a": "é"}),
     ],
 )
-def test_what_is_read(read, text, content):
+def test_values_read(read, text, content):
     assert read(text) == content
 
 
@@ -52,7 +52,7 @@ def test_what_is_read(read, text, content):
         (b"a: " + b"x" * (9 << 20), "larger than 8 MiB"),
     ],
 )
-def test_one_line_that_names_file_and_line(read, tmp_path, text, message):
+def test_invalid_yaml_is_a_one_line_error_that_names_file_and_line(read, tmp_path, text, message):
     with pytest.raises(YamlError) as error:
         read(text)
     said = str(error.value)
@@ -60,20 +60,20 @@ def test_one_line_that_names_file_and_line(read, tmp_path, text, message):
 
 
 @pytest.mark.parametrize("form", ["[{0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}]", "{{<<: [{0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}]}}"])
-def test_aliases_that_explode_are_refused_at_once(read, form):
+def test_exponential_aliases_are_rejected_at_once(read, form):
     bomb = ["a0: &a0 {x: 1}"] + [f"a{i + 1}: &a{i + 1} {form.format(f'*a{i}')}" for i in range(30)]
     with pytest.raises(YamlError, match="more than 1,000,000 values"):
         read("\n".join(bomb))
 
 
-def test_what_is_no_file(tmp_path):
+def test_unreadable_paths_are_errors(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name, message in (("nothing", "No such file"), ("", "Is a directory"), ("pipe", "a named pipe"), ("a\0b", "null")):
         with pytest.raises(YamlError, match=message):
             load_yaml(tmp_path / name)
 
 
-def test_a_pipe_of_the_shell_is_read():
+def test_shell_pipe_is_read():
     end, start = os.pipe()
     os.write(start, b"a: 1")
     os.close(start)

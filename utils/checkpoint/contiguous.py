@@ -40,7 +40,7 @@ class Contiguous:
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 if os.fstat(descriptor).st_size < size:
-                    raise OSError(f"{path}: is too short")
+                    raise OSError(f"{path}: the file is too short")
                 _map(start + place * size, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, descriptor)
             finally:
                 os.close(descriptor)

@@ -41,7 +41,7 @@ def sound_checkpoint(path: str | Path, world: World, warn: Callable[[str], None]
         except UserError as error:
             if instead is None:
                 raise
-            warn(f"{error}; --restore_fallback: {instead} is tried instead")
+            warn(f"{error}; --restore_fallback tries {instead} instead")
     raise CheckpointError(f"{path}: holds no checkpoint (no step-… folder with a manifest.json); --save_checkpoint_path writes one")
 
 

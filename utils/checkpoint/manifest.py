@@ -42,7 +42,9 @@ def write(folder: Path, content: Mapping[str, Any], expected: Iterable[str] = ()
     files = {str(path.relative_to(folder)): _stamp(path) for path in sorted(folder.rglob("*")) if path.is_file() and path.name != NAME}
     for name in expected:
         if name not in files:
-            raise CheckpointError(f"{folder / name}: no worker has written it; the checkpoint is not kept. Do all workers have the same folder?")
+            raise CheckpointError(
+                f"{folder / name}: no worker wrote this file, so the checkpoint is discarded; expected a folder that all workers share"
+            )
     whole = {**content, "format": FORMAT, "files": files}
     write_text(folder / NAME, json.dumps(whole | {"checksum": checksum(whole)}, indent=1))
 
@@ -60,7 +62,7 @@ def read(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(folder, f"{path}: cannot be read ({brief_cause(error)}); the checkpoint is damaged") from None
     if version not in READABLE:
-        raise CheckpointError(f"{folder}: format {version}, this version reads formats {' and '.join(map(str, READABLE))}")
+        raise CheckpointError(f"{folder}: the checkpoint has format {version}, this version reads formats {' and '.join(map(str, READABLE))}")
     if written != checksum(manifest):
         raise DamagedError(folder, f"{path}: its checksum is wrong; the checkpoint is damaged")
     try:
@@ -85,7 +87,7 @@ def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
         if found[0] != stamp[0]:
             raise DamagedError(folder, f"{path}: {found[0]} bytes, the manifest says {stamp[0]}; the checkpoint is damaged")
         if found[1] != stamp[1]:
-            raise DamagedError(folder, f"{path}: its checksum is not the manifest's; the checkpoint is damaged")
+            raise DamagedError(folder, f"{path}: its checksum differs from the manifest's; the checkpoint is damaged")
 
 
 def brief_cause(error: Exception) -> str:
@@ -159,7 +161,7 @@ def _check_place(position: Mapping[str, Any], run: Mapping[str, Any]) -> None:
     batches = steps if type(steps) is int and steps > 0 else math.ceil(samples / batch_size)
     step, epoch, batch = position["step"], position["epoch"], position["batch"]
     if batch > batches or step != epoch * batches + batch:
-        raise ValueError(f"position says step {step}, epoch {epoch}, batch {batch}, which is no place in epochs of {batches} batches")
+        raise ValueError(f"position is step {step}, epoch {epoch}, batch {batch}, which is impossible in epochs of {batches} batches")
 
 
 def _check_vocabularies(vocabularies: Any) -> None:
@@ -167,7 +169,7 @@ def _check_vocabularies(vocabularies: Any) -> None:
         raise ValueError(f"vocabularies is {_brief(vocabularies)}, expected a mapping of features")
     for feature, fact in vocabularies.items():
         if not isinstance(fact, Mapping) or not isinstance(fact.get("digest"), str):
-            raise ValueError(f"vocabularies.{feature} is {_brief(fact)}, expected values and digest")
+            raise ValueError(f"vocabularies.{feature} is {_brief(fact)}, expected a mapping with values and digest")
         _check_count(fact.get("values"), f"vocabularies.{feature}.values")
 
 

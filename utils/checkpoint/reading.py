@@ -102,7 +102,7 @@ class Checkpoint:
         except (ValueError, OSError) as error:
             if self.gone:
                 raise CheckpointError(
-                    f"{self.folder}: was removed while it was read, by the run that keeps its newest steps there; start again with the newest"
+                    f"{self.folder}: was removed while it was read, by the run that keeps only its newest steps there; start again with the newest"
                 ) from None
             raise DamagedError(self.folder, f"{self.folder}/{file_of(name)}: {brief(error)}; the checkpoint is damaged") from None
 

@@ -28,24 +28,24 @@ def claim(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--save_checkpoint_path {path}: the folder cannot be made: {error.strerror}") from None
+        raise UserError(f"--save_checkpoint_path {path}: the folder cannot be created: {error.strerror}") from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise UserError(f"--save_checkpoint_path {path}: no permission to write there")
     lock = Lock(path)
     try:
-        _look(path, restored, overwrite, needed_bytes)
+        _check(path, restored, overwrite, needed_bytes)
     except BaseException:
         lock.release()
         raise
     return lock
 
 
-def _look(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int) -> None:
+def _check(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int) -> None:
     tidy(path)
     goes_on_here = restored is not None and restored.resolve().parent == path.resolve()
     if (steps := complete_steps(path)) and not goes_on_here and not overwrite:
         raise UserError(
-            f"--save_checkpoint_path {path}: holds checkpoints of another run (the newest is {steps[0].name}); --resume auto goes on with them, "
+            f"--save_checkpoint_path {path}: holds checkpoints of another run (the newest is {steps[0].name}); --resume auto continues from them, "
             "--overwrite_checkpoints replaces them, another folder keeps them"
         )
     check_fits(needed_bytes, f"--save_checkpoint_path {path}: the tables and their optimizer slots", shutil.disk_usage(path).free)

@@ -60,7 +60,7 @@ def _read(array: Path, token: int, world: World) -> None:
         if found == token:
             return
         if time.monotonic() >= deadline or world.first:
-            raise UserError("this worker does not see what the first one writes there; expected a folder that all workers share")
+            raise UserError("this worker does not see the files that the first one writes there; expected a folder that all workers share")
         time.sleep(0.2)
 
 

@@ -39,7 +39,7 @@ def native_path(folder: Path) -> str:
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise PathError(f"{os.fsencode(path)!r}: the path is not UTF-8, and checkpoints can lie under no other; rename the folder") from None
+        raise PathError(f"{os.fsencode(path)!r}: the path is not UTF-8, which checkpoints need; rename the folder") from None
     return path
 
 
@@ -83,5 +83,5 @@ def brief(error: Exception) -> str:
     if of_system := re.search(r"\[OS error (\d+)", text):
         return os.strerror(int(of_system[1]))
     if "Digest mismatch" in text:
-        return "its data do not fit their checksum"
+        return "its data do not match their checksum"
     return text.partition(" [source locations")[0][:300]

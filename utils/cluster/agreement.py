@@ -35,8 +35,8 @@ def compare_programs(world: World) -> None:
     if world.size == 1:
         return
     mine = own_digests()
-    said = world.everyone(f"program {program.summary(mine)} on {socket.gethostname()}", "program")
-    known = [text.split() if isinstance(text, str) and text.startswith("program ") else ["", "", "", "?"] for text in said]
+    answers = world.everyone(f"program {program.summary(mine)} on {socket.gethostname()}", "program")
+    known = [text.split() if isinstance(text, str) and text.startswith("program ") else ["", "", "", "?"] for text in answers]
     ones = [words[1] for words in known]
     usual = max(ones, key=ones.count)
     others = [rank for rank, one in enumerate(ones) if one != usual]
@@ -102,7 +102,8 @@ def compare_operations(key: str, world: World, warn: Callable[[str], None]) -> N
     """Warn where workers compute with different operations: results are valid, but their last bits depend on which worker computes what."""
     for _, rank, other, first in _differing(world.everyone({"": key}, "operations")):
         warn(
-            f"worker {rank} computes with {other}, worker 0 with {first}: the bits of the result depend on the workers; install alike on all machines"
+            f"worker {rank} computes with {other}, worker 0 with {first}: the last bits of the result depend on the worker; "
+            "install the same packages on all machines"
         )
 
 

@@ -49,7 +49,7 @@ def _watch(watched: list[Process], gone: bool, command: str) -> None:
     noticed = time.monotonic()
     while time.monotonic() - max(noticed, launch.progressed_at()) < GRACE_S:
         time.sleep(1)
-    _end(command, f"worker {launch.rank()}: {reason}, and nothing has moved for {GRACE_S:g} s: this worker ends without saving")
+    _end(command, f"worker {launch.rank()}: {reason}, and no progress was made for {GRACE_S:g} s: this worker ends without saving")
 
 
 def drop_broken_outputs() -> None:

@@ -40,7 +40,7 @@ class Config:
         options = self.training
         if self.run.mode == TRAIN and options.need_evaluations and not options.evals_per_epoch and options.test_freq is None:
             raise ValueError(
-                f"{options.need_evaluations[0]} needs evaluations, and --evals_per_epoch 0 leaves them out; drop one of them, or add --test_freq"
+                f"{options.need_evaluations[0]} needs evaluations, and --evals_per_epoch 0 turns them off; drop one of them, or add --test_freq"
             )
 
         warmup = self.optimizer.deep_warmup_epochs

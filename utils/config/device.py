@@ -28,7 +28,8 @@ class DeviceConfig:
     )
     loss_scale: float | str = option(
         65536.0,
-        "loss scale of float16 training, static or dynamic: halved when gradients overflow, doubled after 2000 steps without. Such a step is skipped",
+        "loss scale of float16 training: a number, or dynamic: halved when gradients overflow, doubled after 2000 steps without; steps that overflow "
+        "are skipped",
         choices=("dynamic",),
         modes=(TRAIN,),
         resume=INHERIT,
@@ -37,16 +38,16 @@ class DeviceConfig:
     )
     gradient_slices: int | None = option(
         None,
-        "slices of the global batch whose gradients are summed in a fixed order: with 8, 1, 2, 4 and 8 workers train the same bits. The default "
-        "follows from the batch size: on a CPU as many, up to 8, as have 1024 samples each, on a GPU 1",
+        "slices of the global batch, whose gradients are summed in a fixed order: with 8 slices, the bits of the weights are the same with 1, 2, 4 "
+        "and 8 workers; the default on a CPU is the largest of 1, 2, 4 and 8 with at least 1024 samples per slice, on a GPU 1",
         modes=(TRAIN,),
         resume=INHERIT,
         unrecorded=8,
     )
     xla: bool | str = option(
         False,
-        "compile with XLA what is faster compiled: on a GPU the dense part of the step, on a CPU the dense weights' optimizer; all: on any device "
-        "the dense forward and backward pass and optimizer",
+        "compile with XLA the parts that gain from it: on a GPU the dense part of the step, on a CPU the dense weights' optimizer; all: on any "
+        "device the dense forward and backward pass and optimizer",
         choices=("all",),
         resume=INHERIT,
         in_scores=True,
@@ -55,20 +56,20 @@ class DeviceConfig:
     run_eagerly: bool = option(False, "run without graphs, for debugging")
     affinity: str = option(
         "disabled",
-        "processors that a worker may use of the socket near its GPU, or of its share of the sockets where there is none: socket: all; single: the "
-        "first; single_unique: a core of its own; socket_unique_interleaved, socket_unique_continuous: the cores dealt out to "
-        "the socket's workers in turn or in blocks, with their hyper-threads; disabled: as it was started",
+        "processors that a worker may use, of the socket near its GPU, or without GPUs of its share of the sockets. socket: all; single: the "
+        "first; single_unique: one core per worker; socket_unique_interleaved, socket_unique_continuous: the socket's cores divided among "
+        "its workers in turn or in blocks, with their hyper-threads; disabled: no change",
         choices=AFFINITIES,
     )
     inter_op_parallelism: int | None = option(
         None,
-        "threads between operations; the default is TensorFlow's, or 1 with 1 inside",
+        "threads that run operations in parallel; the default is TensorFlow's, or 1 where each operation has one thread",
         unit="threads",
         bounds=Bounds(f"1 to {_MAX_THREADS} threads", 1, _MAX_THREADS),
     )
     intra_op_parallelism: int | None = option(
         None,
-        "threads inside an operation; the default is TensorFlow's",
+        "threads within an operation; the default is TensorFlow's",
         unit="threads",
         bounds=Bounds(f"1 to {_MAX_THREADS} threads", 1, _MAX_THREADS),
     )

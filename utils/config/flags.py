@@ -95,11 +95,11 @@ def read_yaml(path: str, groups: Iterable[type]) -> dict[str, Any]:
     for name, value in content.items():
         if name not in known or "help" not in known[name][0].metadata:
             near = difflib.get_close_matches(str(name), known, n=1)
-            raise UserError(f"--config {path}: {_brief(name)} is no flag" + (f"; did you mean {near[0]}?" if near else ""))
+            raise UserError(f"--config {path}: {_brief(name)} is not a flag" + (f"; did you mean {near[0]}?" if near else ""))
         field, kind = known[name]
         value = _words(value, f"--config {path}: {name}")
         if value is None and type(None) not in typing.get_args(kind):
-            raise UserError(f"--config {path}: {name}: nothing is not {kind_name(inner(kind), field.metadata['choices'])}")
+            raise UserError(f"--config {path}: {name} has no value, expected {kind_name(inner(kind), field.metadata['choices'])}")
         try:
             values[name] = None if value is None else _converter(field, kind)(str(value))
         except argparse.ArgumentTypeError as error:
@@ -113,7 +113,7 @@ def _words(value: Any, where: str) -> Any:
         return value
     for item in value:
         if item is None or isinstance(item, (list, dict, set)):
-            found = {list: "a list", dict: "a mapping", set: "a set"}.get(type(item), "nothing")
+            found = {list: "a list", dict: "a mapping", set: "a set"}.get(type(item), "an empty value")
             raise UserError(f"{where}: expected a list of values, found {found} in it")
     return ",".join(map(str, value))
 
@@ -154,7 +154,7 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
         if choices and kind is not float and value not in choices:
             raise argparse.ArgumentTypeError(f"{_brief(text)} is not one of {', '.join(choices)}")
         if kind is str and not _is_encodable(text):
-            raise argparse.ArgumentTypeError(f"{_brief(text)} holds a character that no path and no name can")
+            raise argparse.ArgumentTypeError(f"{_brief(text)} holds a character that is not allowed in paths and names")
         return value
 
     return read if reader else convert

@@ -16,14 +16,14 @@ class OptimizerConfig:
 
     optimizer: str = option(
         "sgd",
-        "optimizer of tables and dense layers; tables are updated where a batch touches them. rowwise_adagrad trains the dense layers by adagrad",
+        "optimizer of tables and dense layers; of tables, only rows in the batch are updated; rowwise_adagrad trains the dense layers with adagrad",
         choices=OPTIMIZERS,
         modes=(TRAIN, PLAN),
         resume=MUST_EQUAL,
     )
     embedding_optimizer: str | None = option(
         None,
-        "optimizer of the tables, where it is not --optimizer",
+        "optimizer of the tables; the default is --optimizer",
         choices=OPTIMIZERS,
         modes=(TRAIN, PLAN),
         resume=MUST_EQUAL,
@@ -40,7 +40,7 @@ class OptimizerConfig:
     )
     embedding_learning_rate: float | None = option(
         None,
-        "learning rate of the tables after the warm-up, where it is not --learning_rate",
+        "learning rate of the tables after the warm-up; the default is --learning_rate",
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("embedding_trainable false",),
@@ -52,8 +52,8 @@ class OptimizerConfig:
     rho: float = option(0.9, "decay of RMSprop's mean of squares", modes=(TRAIN,), optimizers=("rmsprop",), resume=INHERIT, bounds=_BELOW_1)
     epsilon_outside_root: bool = option(
         False,
-        "RMSprop divides by sqrt(mean of squares) + 1e-7, as Keras's legacy optimizers and PyTorch do, in place of Keras 3's sqrt(mean of squares + "
-        "1e-7); it matters where gradients are below 3e-4, as those of a large batch's mean are",
+        "divide in RMSprop by sqrt(mean of squares) + 1e-7, as Keras's legacy optimizers and PyTorch do, in place of Keras 3's sqrt(mean of "
+        "squares + 1e-7); it matters where gradients are below 3e-4, as in large batches",
         modes=(TRAIN,),
         optimizers=("rmsprop",),
         resume=INHERIT,
@@ -63,7 +63,7 @@ class OptimizerConfig:
     ftrl_l2: float = option(0.0, "FTRL's L2 regularisation", modes=(TRAIN,), optimizers=("ftrl",), resume=INHERIT, bounds=FROM_0)
     ftrl_power: float = option(
         -0.5,
-        "power of FTRL's accumulator in the learning rate; others than -0.5 are slower",
+        "power of FTRL's accumulator in the learning rate; values other than -0.5 are slower",
         modes=(TRAIN,),
         optimizers=("ftrl",),
         resume=INHERIT,
@@ -71,7 +71,7 @@ class OptimizerConfig:
     )
     linear_learning_rate: float = option(
         0.02,
-        "learning rate of the linear part of --interaction wide_and_deep, which FTRL trains; it stays",
+        "constant learning rate of the linear part of --interaction wide_and_deep, which FTRL trains",
         modes=(TRAIN,),
         resume=INHERIT,
         needs="interaction wide_and_deep",
@@ -79,8 +79,8 @@ class OptimizerConfig:
     )
     deep_warmup_epochs: float | None = option(
         None,
-        "the schedule of NVIDIA's Wide & Deep in place of --warmup_steps and the decay: over so many epochs the learning rate grows linearly from 0; "
-        "then it is a quarter of --learning_rate, and from the middle of the rest on an eighth",
+        "use the schedule of NVIDIA's Wide & Deep in place of --warmup_steps and the decay: over so many epochs the learning rate grows linearly "
+        "from 0; then it is a quarter of --learning_rate, and in the second half of the remaining training an eighth",
         unit="epochs",
         modes=(TRAIN,),
         resume=INHERIT,
@@ -97,7 +97,7 @@ class OptimizerConfig:
     )
     warmup_factor: int = option(
         0,
-        "the warm-up begins at 1 - 1/2^k of the learning rate for the factor k: 0 from 0, 1 from half of it, 2 from three quarters",
+        "start of the warm-up, as a number k: the warm-up begins at 1 - 1/2^k of the learning rate (0: at 0, 1: at half, 2: at three quarters)",
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("deep_warmup_epochs",),
@@ -105,7 +105,7 @@ class OptimizerConfig:
     )
     decay_start_step: int | None = option(
         48000,
-        "step at which the learning rate starts to fall; none: right after the warm-up",
+        "step at which the learning rate starts to fall; none for right after the warm-up",
         unit="steps",
         modes=(TRAIN,),
         resume=INHERIT,
@@ -114,7 +114,7 @@ class OptimizerConfig:
     )
     decay_steps: int = option(
         24000,
-        "steps over which it falls to --decay_end_lr, where it stays; 0: it does not fall",
+        "steps over which the learning rate falls to --decay_end_lr, where it stays; 0 for no decay",
         unit="steps",
         modes=(TRAIN,),
         resume=INHERIT,
@@ -123,7 +123,7 @@ class OptimizerConfig:
     )
     decay_end_lr: float = option(
         0.0,
-        "learning rate where the decay ends; that of the tables ends at the same part of its own",
+        "learning rate at the end of the decay; the tables' rate ends at the same fraction of its own",
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("deep_warmup_epochs", "decay_steps 0"),
@@ -146,7 +146,7 @@ class OptimizerConfig:
         check_options(self)
         check(0 <= self.decay_end_lr <= self.learning_rate, "decay_end_lr", self.decay_end_lr, "at least 0 and at most --learning_rate")
         if self.decay_steps and self.warmup_steps > self.decay_from:
-            raise ValueError(f"--warmup_steps {self.warmup_steps} is after --decay_start_step {self.decay_start_step}; expected warm-up to end first")
+            raise ValueError(f"--warmup_steps {self.warmup_steps} is after --decay_start_step {self.decay_start_step}; expected at most that step")
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class RegularisationConfig:
 
     embedding_l2: float = option(
         0.0,
-        "adds half of this, times the squares of the vectors that a sample looks up, to the sample's loss; not to the reported one",
+        "add half of this, times the squares of the vectors that a sample looks up, to the sample's loss; the reported loss is without it",
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("embedding_trainable false",),
@@ -163,14 +163,14 @@ class RegularisationConfig:
     )
     mlp_l2: float = option(
         0.0,
-        "adds half of this, times the squares of the MLPs' kernels, to the loss; not to the reported one",
+        "add half of this, times the squares of the MLPs' kernels, to the loss; the reported loss is without it",
         modes=(TRAIN,),
         resume=INHERIT,
         bounds=FROM_0,
     )
     dropout: float = option(
         0.0,
-        "share of the MLPs' hidden units that a training step leaves out, others for each sample",
+        "fraction of the MLPs' hidden units to drop in a training step, drawn anew for each sample",
         wide_and_deep=("deep_dropout",),
         modes=(TRAIN,),
         resume=INHERIT,

@@ -97,7 +97,7 @@ class Facts(typing.TypedDict, total=False):
     wide_and_deep: Sequence[str]
 
 
-_UNSAID: Facts = {
+_DEFAULTS: Facts = {
     "unit": "",
     "choices": (),
     "reader": None,
@@ -124,8 +124,8 @@ def option(default: Any, help: str, **facts: typing.Unpack[Facts]) -> Any:
         facts: its metadata, see `Facts`.
     """
     if unknown := facts.keys() - Facts.__annotations__.keys():
-        raise TypeError(f"{', '.join(sorted(unknown))}: not what an option says of itself")
-    return dataclasses.field(default=default, metadata={"help": help} | _UNSAID | facts)
+        raise TypeError(f"{', '.join(sorted(unknown))}: unknown metadata of an option")
+    return dataclasses.field(default=default, metadata={"help": help} | _DEFAULTS | facts)
 
 
 def options_of(groups: Iterable[type]) -> dict[str, dataclasses.Field]:

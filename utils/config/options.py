@@ -40,14 +40,14 @@ class RunConfig:
     args_path: str | None = option(None, "JSON file to write all flags to", modes=(TRAIN, EVAL, INFERENCE, PREDICT))
     print_freq: int = option(100, "console and log interval while training", unit="steps", modes=(TRAIN,), bounds=STEPS_FROM_1)
     log_steps: bool = option(False, "log batch_samplesps of every step after --benchmark_warmup_steps", modes=(TRAIN, INFERENCE))
-    split: str = option("test", "split to score: train, valid, test, or what else the dataset has, labelled or not", modes=(PREDICT,))
+    split: str = option("test", "split to score: train, valid, test or any other split of the dataset, with or without labels", modes=(PREDICT,))
     predictions_path: str | None = option(
-        None, "Parquet file for the predictions: the split's key columns, row, score, label, group, as far as there are", modes=(PREDICT,)
+        None, "Parquet file for the predictions: key columns, row, score, label and group; those that the split lacks are left out", modes=(PREDICT,)
     )
     profiler_start_step: int | None = option(
         None, "step at which a TensorFlow profile of 10 steps starts; written to ./profile", modes=(TRAIN,), bounds=FROM_0
     )
-    profiled_rank: int = option(0, "worker that --profiler_start_step profiles", modes=(TRAIN,), needs="profiler_start_step", bounds=FROM_0)
+    profiled_rank: int = option(0, "rank that --profiler_start_step profiles", modes=(TRAIN,), needs="profiler_start_step", bounds=FROM_0)
 
     def __post_init__(self):
         check_options(self)
@@ -66,8 +66,8 @@ class DataConfig:
         "read a tf_raw dataset, read pre-batched TFRecords (NVIDIA's Wide & Deep), or draw synthetic data on the fly",
         choices=("tf_raw", "tfrecord", "synthetic"),
     )
-    train_data_pattern: tuple[str, ...] = option((), "files to train on of --dataset_type tfrecord, in place of --dataset_path: patterns")
-    eval_data_pattern: tuple[str, ...] = option((), "files to evaluate on of --dataset_type tfrecord, in place of --dataset_path: patterns")
+    train_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to train on, in place of --dataset_path")
+    eval_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to evaluate on, in place of --dataset_path")
     batch_size: int = option(
         65536,
         "global training batch, over all workers",
@@ -104,27 +104,27 @@ class DataConfig:
     )
     out_of_range: str = option(
         "error",
-        "what becomes of ids beyond their table: error; clip: the nearest row; hash: the id modulo the rows. The last two are counted in the log",
+        "treatment of ids outside their table: error; clip: take the nearest row; hash: take the id modulo the rows. The log counts the ids changed",
         choices=("error", "clip", "hash"),
         resume=WITH_WEIGHTS,
     )
     max_table_size: int | None = option(
         None,
-        "rows a table has at most; needs --out_of_range hash where a cardinality is larger",
+        "maximum rows of a table; a larger cardinality needs --out_of_range hash",
         unit="rows",
         resume=MODEL,
         bounds=Bounds("at least 1 row", 1),
     )
     valid_fraction: float = option(
         0.0,
-        "share of the training rows, the last ones, that is held out: the best model and the end of training are chosen by it",
+        "fraction of the training rows, the last ones, to hold out for choosing the best model and the end of training",
         modes=(TRAIN,),
         resume=INHERIT,
         bounds=Bounds("0 or more and below 1", 0, 1, below=True),
     )
     dataset_subset: float | None = option(
         None,
-        "share of the training rows, the first ones, that is trained on; what --valid_fraction holds out is taken off before",
+        "fraction of the training rows, the first ones, to train on, after --valid_fraction has held out its rows",
         modes=(TRAIN,),
         resume=INHERIT,
         bounds=Bounds("above 0 and at most 1", 0, 1, above=True),
@@ -146,7 +146,7 @@ class DataConfig:
     )
     synthetic_dataset_hotness: tuple[int, ...] = option(
         (1,),
-        "ids a sample of each categorical feature of --dataset_type synthetic, or one number for all; at most the feature's rows",
+        "ids per sample of each categorical feature of --dataset_type synthetic, or one number for all; at most the rows of its table",
         resume=INHERIT,
     )
     synthetic_dataset_num_numerical_features: int = option(
@@ -168,7 +168,7 @@ class DataConfig:
 
     def __post_init__(self):
         check_options(self)
-        check(not self.patterns or self.dataset_type == TFRECORD, "dataset_type", self.dataset_type, f"{TFRECORD}, with patterns of files")
+        check(not self.patterns or self.dataset_type == TFRECORD, "dataset_type", self.dataset_type, f"{TFRECORD} with file patterns")
         cardinalities = self.synthetic_dataset_cardinalities
         check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
         check_hotness(self.synthetic_dataset_hotness, cardinalities, self.synthetic_dataset_use_feature_spec)
@@ -186,25 +186,25 @@ class ModelConfig:
 
     embedding_dim: int | tuple[int, ...] = option(
         128,
-        "columns of every embedding table, or of each feature's (a list, or a JSON file of one), where the feature specification says nothing",
+        "width of every embedding table, or of each feature's (a list, or a JSON file of one), where the feature specification gives none",
         unit="columns",
         reader=Reader(widths, EXPECTED, "N|N,N,…|FILE.json"),
         resume=MODEL,
     )
     bottom_mlp_dims: tuple[int, ...] | None = option(
         None,
-        "layer widths of the bottom MLP, the last --embedding_dim for the dot interaction; the default is 512,256,D",
+        "layer widths of the bottom MLP; for --interaction dot the last must equal --embedding_dim; the default is 512,256,D",
         resume=MODEL,
         not_with=("interaction wide_and_deep",),
         pytorch=("bottom_mlp_sizes",),
     )
     top_mlp_dims: tuple[int, ...] = option(
-        (1024, 1024, 512, 256, 1), "layer widths of the top MLP; the last is 1", resume=MODEL, pytorch=("top_mlp_sizes",)
+        (1024, 1024, 512, 256, 1), "layer widths of the top MLP; the last must be 1", resume=MODEL, pytorch=("top_mlp_sizes",)
     )
     interaction: str = option(
         DOT,
-        "what joins the bottom MLP's output and the embeddings: dot products of all pairs (DLRM), low-rank cross layers (DCN V2), or nothing (cat). "
-        "wide_and_deep: no bottom MLP; a linear part beside the top MLP, see wide_and_deep.py",
+        "combination of the bottom MLP's output and the embeddings: dot: dot products of all pairs (DLRM); cross: low-rank cross layers (DCN V2); "
+        "cat: concatenation only; wide_and_deep: no bottom MLP, and a linear part beside the top MLP (see wide_and_deep.py)",
         choices=INTERACTIONS,
         resume=MODEL,
     )
@@ -212,8 +212,8 @@ class ModelConfig:
     cross_layer_projection_dim: int = option(512, "rank of each layer of --interaction cross", resume=MODEL, needs="interaction cross", bounds=_WIDTH)
     wide_pooling: str = option(
         SUM,
-        "how --interaction wide_and_deep joins the rows of a list in its linear part: sum, as published, or feature, by the pooling that the feature "
-        "has in the deep part, as all models did before there was this flag",
+        "pooling of a list's rows in the linear part of --interaction wide_and_deep: sum, as published; feature: the feature's pooling in the deep "
+        "part, as in models from before this flag existed",
         choices=(SUM, OF_FEATURE),
         resume=MODEL,
         needs="interaction wide_and_deep",
@@ -240,20 +240,20 @@ class ModelConfig:
                 f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {dims[0]}, "
                 "because the dot interaction takes products of both"
             )
-        check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit a sample")
+        check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit per sample")
 
 
-_GOES_ON: Facts = {"modes": (TRAIN,), "resume": INHERIT}
+_INHERITED: Facts = {"modes": (TRAIN,), "resume": INHERIT}
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     """Length of training, evaluation and checkpoints."""
 
-    epochs: int = option(1, "passes over the training data", unit="epochs", bounds=FROM_1, wide_and_deep=("num_epochs",), **_GOES_ON)
+    epochs: int = option(1, "passes over the training data", unit="epochs", bounds=FROM_1, wide_and_deep=("num_epochs",), **_INHERITED)
     steps_per_epoch: int | None = option(
         None,
-        "an epoch ends after so many steps, and the next one goes on in the training data; the default is all rows once",
+        "length of an epoch; the next epoch continues in the training data where this one ended; the default is one pass over all rows",
         unit="steps",
         modes=(TRAIN,),
         resume=MUST_EQUAL,
@@ -261,33 +261,33 @@ class TrainingConfig:
     )
     max_steps: int = option(
         -1,
-        "stop training after this many steps, or a benchmark after this many batches a size; -1 for no limit",
+        "stop training after this many steps, or --mode inference after this many batches of each size; -1 for no limit",
         unit="steps",
         modes=(TRAIN, INFERENCE),
         bounds=Bounds("at least 1 step, or -1 for no limit", 1, besides=(-1,)),
     )
     evals_per_epoch: int = option(
-        1, "evaluations an epoch, evenly spread; 0 for none", replaced_by=("test_freq",), not_with=("test_freq",), bounds=FROM_0, **_GOES_ON
+        1, "evaluations per epoch, evenly spread; 0 for none", replaced_by=("test_freq",), not_with=("test_freq",), bounds=FROM_0, **_INHERITED
     )
     test_freq: int | None = option(
         None,
-        "evaluate every so many steps instead of --evals_per_epoch times an epoch",
+        "evaluate every so many steps instead of --evals_per_epoch times per epoch",
         unit="steps",
         replaced_by=("evals_per_epoch",),
         bounds=STEPS_FROM_1,
-        **_GOES_ON,
+        **_INHERITED,
     )
     test_after: float = option(
-        0.0, "do not evaluate before this many epochs have passed", unit="epochs", bounds=Bounds("0 or more epochs", 0), **_GOES_ON
+        0.0, "do not evaluate before this many epochs have passed", unit="epochs", bounds=Bounds("0 or more epochs", 0), **_INHERITED
     )
     auc_threshold: float | None = option(
         None,
         "stop training when the AUC (of the valid split where there is one) reaches this",
         bounds=Bounds("above 0 and at most 1", 0, 1, above=True),
-        **_GOES_ON,
+        **_INHERITED,
     )
     early_stop_patience: int | None = option(
-        None, "stop training when so many evaluations in a row have not improved the best AUC", unit="evaluations", bounds=FROM_1, **_GOES_ON
+        None, "stop training after so many evaluations in a row without a better --best_metric", unit="evaluations", bounds=FROM_1, **_INHERITED
     )
     auc_thresholds: int | None = option(
         None,
@@ -297,35 +297,35 @@ class TrainingConfig:
     )
     save_checkpoint_path: str | None = option(None, "folder for checkpoints; one is always written when training ends", modes=(TRAIN,))
     restore_checkpoint_path: str | None = option(
-        None, "checkpoint to go on from: a folder of steps (see --checkpoint_choice), one step, or FOLDER/best", pytorch=("load_checkpoint_path",)
+        None, "checkpoint to restore: a folder of steps (see --checkpoint_choice), one step, or FOLDER/best", pytorch=("load_checkpoint_path",)
     )
     checkpoint_choice: str = option(
         BEST,
-        "what a folder of checkpoints given to --restore_checkpoint_path stands for: its best where one is kept, or its latest; training goes on "
-        "from the latest",
+        "checkpoint to take from the folder given to --restore_checkpoint_path: best (the latest where no best is kept) or latest; training always "
+        "continues from the latest",
         choices=(BEST, LATEST),
         modes=(EVAL, INFERENCE, PREDICT, EXPORT),
     )
-    restore_fallback: bool = option(False, "read the whole checkpoint first; where it is damaged, take the newest one before it that is not")
+    restore_fallback: bool = option(False, "verify the whole checkpoint first; if it is damaged, restore the newest intact one before it")
     allow_growth: bool = option(
         False,
-        "take the weights of a model with fewer rows in its tables or fewer features; what is new starts afresh, at step 0",
+        "restore a model with fewer table rows or fewer features; new rows and features are initialised, and training starts at step 0",
         modes=(TRAIN,),
         needs="restore_checkpoint_path",
     )
     allow_other_transforms: bool = option(
-        False, "go on where a feature is made of raw values in another way than in the data of the checkpoint: a warning, and no error"
+        False, "warn instead of failing where the dataset transforms a feature's raw values differently from the checkpoint's dataset"
     )
     resume: str = option(
         "exact",
-        "exact goes on where the restored run was; auto does so from --save_checkpoint_path if it holds a checkpoint, else starts afresh; "
-        "weights takes the weights only and starts at step 0",
+        "exact: continue where the restored run stopped; auto: the same from --save_checkpoint_path if it holds a checkpoint, else start a new run; "
+        "weights: restore the weights only and start at step 0",
         choices=("exact", "auto", "weights"),
         modes=(TRAIN,),
     )
     overwrite_checkpoints: bool = option(
         False,
-        "begin anew although --save_checkpoint_path holds another run's checkpoints; they are removed when this run writes its first",
+        "start a new run although --save_checkpoint_path holds another run's checkpoints; they are removed when this run writes its first",
         modes=(TRAIN,),
         needs="save_checkpoint_path",
     )
@@ -336,9 +336,9 @@ class TrainingConfig:
         replaced_by=("checkpoint_every_minutes",),
         needs="save_checkpoint_path",
         bounds=FROM_1,
-        **_GOES_ON,
+        **_INHERITED,
     )
-    checkpoint_every_epoch: bool = option(False, "write a checkpoint after every epoch", needs="save_checkpoint_path", **_GOES_ON)
+    checkpoint_every_epoch: bool = option(False, "write a checkpoint after every epoch", needs="save_checkpoint_path", **_INHERITED)
     checkpoint_every_minutes: float | None = option(
         None,
         "write a checkpoint when so many minutes have passed",
@@ -346,24 +346,24 @@ class TrainingConfig:
         replaced_by=("checkpoint_every_steps",),
         needs="save_checkpoint_path",
         bounds=Bounds("more than 0 minutes", 0, above=True),
-        **_GOES_ON,
+        **_INHERITED,
     )
-    keep_checkpoints: int = option(3, "newest checkpoints to keep", needs="save_checkpoint_path", bounds=FROM_1, **_GOES_ON)
+    keep_checkpoints: int = option(3, "newest checkpoints to keep", needs="save_checkpoint_path", bounds=FROM_1, **_INHERITED)
     keep_best_checkpoint: bool = option(
         False,
-        "also write a checkpoint at every best AUC, and keep the best; --early_stop_patience does so, too",
+        "also write a checkpoint whenever --best_metric improves, and keep the best one; --early_stop_patience implies this",
         needs="save_checkpoint_path",
-        **_GOES_ON,
+        **_INHERITED,
     )
     benchmark_warmup_steps: int = option(
-        10, "first steps that throughput and latency leave out", unit="steps", modes=(TRAIN, INFERENCE), bounds=STEPS_FROM_0
+        10, "first steps to leave out of throughput and latency", unit="steps", modes=(TRAIN, INFERENCE), bounds=STEPS_FROM_0
     )
     inference_benchmark_steps: int | None = option(
-        None, "batches measured of each size; the default is --max_steps, or 1000", unit="batches", modes=(INFERENCE,)
+        None, "batches to measure of each size; the default is --max_steps, or 1000", unit="batches", modes=(INFERENCE,)
     )
     inference_seconds: float = option(
         60.0,
-        "end the measurement of a batch size after so long, with the batches done by then",
+        "time limit of the measurement of each batch size; the batches done by then count",
         unit="seconds",
         modes=(INFERENCE,),
         bounds=Bounds("more than 0 seconds", 0, above=True),
@@ -377,7 +377,7 @@ class TrainingConfig:
         if self.allow_growth and self.resume == "auto":
             raise ValueError("--allow_growth and --resume auto exclude each other: a model that has grown starts at step 0; drop one of them")
         if self.overwrite_checkpoints and self.resume == "auto":
-            raise ValueError("--overwrite_checkpoints and --resume auto exclude each other: one replaces checkpoints, the other goes on; drop one")
+            raise ValueError("--overwrite_checkpoints and --resume auto exclude each other: one replaces checkpoints, the other continues; drop one")
         sizes = self.inference_benchmark_batch_sizes
         check(all(1 <= size <= _MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
 

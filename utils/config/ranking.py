@@ -14,11 +14,14 @@ class RankingConfig:
     """Metrics of the order of each group's rows."""
 
     ranking_metrics: tuple[str, ...] | None = option(
-        None, f"{EXPECTED}; the default is {DEFAULT.name}@{DEFAULT.cut} where the dataset has a group column", modes=(TRAIN, EVAL), resume=INHERIT
+        None,
+        f"metrics by group: {EXPECTED}; the default is {DEFAULT.name}@{DEFAULT.cut} where the dataset has a group column",
+        modes=(TRAIN, EVAL),
+        resume=INHERIT,
     )
     best_metric: str = option(
         AUC,
-        "what --keep_best_checkpoint and --early_stop_patience go by: auc, or a metric such as those of --ranking_metrics",
+        "metric by which --keep_best_checkpoint and --early_stop_patience choose: auc, or one of the metrics of --ranking_metrics",
         modes=(TRAIN,),
         resume=INHERIT,
     )

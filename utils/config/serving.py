@@ -27,52 +27,52 @@ def is_name(text: str) -> bool:
 class ExportConfig:
     """Export of a trained model for serving."""
 
-    export_path: str | None = option(None, "folder of a Triton model repository to write into; made where it is missing", modes=(EXPORT,))
+    export_path: str | None = option(None, "folder of a Triton model repository to write into; created if missing", modes=(EXPORT,))
     model_name: str = option("dlrm", "name of the model in the repository; further formats are called NAME_savedmodel, NAME_onnx", modes=(EXPORT,))
     model_version: int = option(
         1,
-        "number of the version; one that is there is never replaced",
+        "version number; an existing version is never replaced",
         modes=(EXPORT,),
-        bounds=Bounds("a whole number from 1 on", 1, 2**31, below=True),
+        bounds=Bounds("a whole number of at least 1", 1, 2**31, below=True),
     )
     formats: tuple[str, ...] = option(
-        (TRITON,), "what is written: triton (Python backend, tables mapped from files), savedmodel (TensorFlow alone), onnx", modes=(EXPORT,)
+        (TRITON,), "formats to write: triton (Python backend, tables mapped from files), savedmodel (TensorFlow alone), onnx", modes=(EXPORT,)
     )
-    inputs: str = option(IDS, "what the model is given: ids, or raw values as they stand in the log", choices=INPUTS, modes=(EXPORT,))
+    inputs: str = option(IDS, "inputs of the exported model: ids, or raw: raw values as in the log", choices=INPUTS, modes=(EXPORT,))
     max_batch_size: int = option(
         65536,
-        "samples that the server puts together at most",
+        "maximum samples that the server batches together",
         unit="samples",
         modes=(EXPORT,),
         bounds=Bounds(f"1 to {_MAX_BATCH} samples", 1, _MAX_BATCH),
     )
     max_queue_delay_us: int = option(
         1000,
-        "how long the server waits for requests to put together; 0 for no dynamic batching",
+        "longest time that the server waits for more requests to batch together; 0 for no dynamic batching",
         unit="microseconds",
         modes=(EXPORT,),
         bounds=Bounds(f"0 to {_MAX_DELAY_US} microseconds", 0, _MAX_DELAY_US),
     )
     preferred_batch_size: tuple[int, ...] = option(
         (),
-        "batch sizes that dynamic batching does not wait beyond; the default is half of --max_batch_size and all of it",
+        "batch sizes at which dynamic batching stops waiting; the default is half of --max_batch_size and all of it",
         modes=(EXPORT,),
         not_with=("max_queue_delay_us 0",),
     )
     precision: str | None = option(
         None,
-        "of tables and products: float32, bfloat16, float16 (on a CPU of the tables only) or int8 (tables in rows of int8 with a scale and a bias "
-        "each); the default is what the checkpoint computes in",
+        "precision of tables and matrix products: float32, bfloat16, float16 (on a CPU of the tables only) or int8 (tables in rows of int8, each "
+        "with a scale and a bias); the default is the precision that the training run computed in",
         choices=PRECISIONS,
         modes=(EXPORT,),
     )
     instances: int = option(
         1,
-        "copies of the model that the server runs side by side; they share the tables",
+        "copies of the model that the server runs in parallel; they share the tables",
         modes=(EXPORT,),
         bounds=Bounds(f"1 to {_MAX_INSTANCES}", 1, _MAX_INSTANCES),
     )
-    device: str = option(CPU, "where the server computes; tables stay in host memory", choices=DEVICES, modes=(EXPORT,))
+    device: str = option(CPU, "device that the server computes on; tables stay in host memory", choices=DEVICES, modes=(EXPORT,))
 
     def __post_init__(self):
         check_options(self)

@@ -35,7 +35,7 @@ def expanded(arguments: Sequence[str], known: Collection[str]) -> tuple[list[str
     content, words = _read(path), []
     for name, value in content.items():
         if name not in known:
-            raise UserError(f"--{_FLAG} {path}: {name[:60]!r} is no flag here; remove it")
+            raise UserError(f"--{_FLAG} {path}: {name[:60]!r} is not a flag here; remove it")
         if name not in given:
             words += [f"--{name}", _word(value, f"--{_FLAG} {path}: {name}")]
     return [*words, *rest], [f"--{_FLAG} {path} is {' '.join(words) or 'without effect'} here"]

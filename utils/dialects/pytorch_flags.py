@@ -39,7 +39,7 @@ SWITCHES: dict[str, dict[str, tuple[str, ...] | None]] = {
 IGNORED = {
     "embedding_type": "there is one embedding implementation",
     "optimized_mlp": "there is one MLP implementation",
-    "cuda_graphs": "--xla compiles what is dense",
+    "cuda_graphs": "--xla compiles the dense layers",
     "auc_device": "the AUC is computed on the host",
     "backend": "Horovod chooses",
     "output_dir": "checkpoints go to --save_checkpoint_path",
@@ -91,7 +91,7 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         found, note = _here(name, value, arguments)
         for flag in (other.lstrip("-") for other in found if other.startswith("--")):
             if flag in given or flag in meant:
-                raise UserError(f"--{name} and --{meant.get(flag, flag)} say the same; drop one of them")
+                raise UserError(f"--{name} and --{meant.get(flag, flag)} set the same option; drop one of them")
             meant[flag] = name
         words += found
         notes.append(note)
@@ -113,9 +113,9 @@ def _here(name: str, value: str, arguments: Sequence[str]) -> tuple[list[str], s
     if name in RENAMED:
         return [f"--{RENAMED[name]}", value], f"--{name} is --{RENAMED[name]} here"
     if name == "self_interaction" and value.lower() in TRUE:
-        raise UserError("--self_interaction is not there: the interaction takes pairs of different vectors")
+        raise UserError("--self_interaction is not supported: the interaction takes pairs of different vectors")
     if name == "freeze_mlps" and value.lower() in TRUE:
-        raise UserError("--freeze_mlps is not there; --embedding_trainable false freezes the tables")
+        raise UserError("--freeze_mlps is not supported; --embedding_trainable false freezes the tables")
     if name in IGNORED:
         return [], f"--{name} has no effect: {IGNORED[name]}"
     if name == _ENTRIES:
@@ -128,7 +128,7 @@ def _here(name: str, value: str, arguments: Sequence[str]) -> tuple[list[str], s
     if value not in SWITCHES[name]:
         raise UserError(f"--{name} {value}: expected {' or '.join(SWITCHES[name])}")
     found = SWITCHES[name][value]
-    return list(found or ()), f"--{name} {value} is {' '.join(found) if found else 'what happens anyway'} here"
+    return list(found or ()), f"--{name} {value} is {' '.join(found) if found else 'the default'} here"
 
 
 def _batch_size(arguments: Sequence[str]) -> int:

@@ -61,23 +61,23 @@ _COUNT: Mapping[str, Any] = {"type": int}
 FLAGS = {
     "train_data_pattern": Flag("TFRecords to train on", TRAIN_PATTERN, reads=_WORDS),
     "eval_data_pattern": Flag("TFRecords to evaluate on", EVAL_PATTERN, reads=_WORDS),
-    "transformed_metadata_path": Flag("without effect: the records say what features they have", "/outbrain/tfrecords"),
-    "use_checkpoint": Flag("go on with the checkpoint in --model_dir, or evaluate it", False, reads=_SWITCH),
-    "model_dir": Flag("folder in which checkpoints are, in its folder checkpoint", _MODEL_DIR),
+    "transformed_metadata_path": Flag("no effect: the features are read from the records", "/outbrain/tfrecords"),
+    "use_checkpoint": Flag("resume from the checkpoint in --model_dir, or evaluate it", False, reads=_SWITCH),
+    "model_dir": Flag("folder of the checkpoints, in its subfolder checkpoint", _MODEL_DIR),
     "results_dir": Flag("folder of the log and of args.json, which holds all flags", _RESULTS_DIR),
     "log_filename": Flag("name of the log in --results_dir", _LOG),
-    "training_set_size": Flag("rows of an epoch: sets --steps_per_epoch; without it the rows are counted", None, reads=_COUNT),
-    "global_batch_size": Flag("batch over all workers"),
-    "eval_batch_size": Flag("batch of evaluation over all workers"),
+    "training_set_size": Flag("rows per epoch; sets --steps_per_epoch; the default is the number of rows in the files", None, reads=_COUNT),
+    "global_batch_size": Flag("global training batch, over all workers"),
+    "eval_batch_size": Flag("global evaluation batch, over all workers"),
     "num_epochs": Flag("passes over the training data"),
-    "deep_learning_rate": Flag("of the deep part"),
+    "deep_learning_rate": Flag("learning rate of the deep part"),
     "deep_hidden_units": Flag("widths of the deep part's layers", "1024 1024 1024 1024 1024", reads=_WORDS),
-    "deep_dropout": Flag("share of the hidden units that a step leaves out"),
+    "deep_dropout": Flag("fraction of the hidden units to drop in a step"),
     "evaluate": Flag("evaluate only; with --benchmark, measure the forward pass", False, reads=_SWITCH),
-    "evaluation": Flag("the same", False, reads=_SWITCH),
+    "evaluation": Flag("same as --evaluate", False, reads=_SWITCH),
     "benchmark": Flag("measure training, or with --evaluate the forward pass; nothing is saved", False, reads=_SWITCH),
     "benchmark_steps": Flag("steps of --benchmark", _BENCHMARK_STEPS, reads=_COUNT),
-    "benchmark_warmup_steps": Flag("steps among them that are not measured", _BENCHMARK_WARMUP, reads=_COUNT),
+    "benchmark_warmup_steps": Flag("first steps of --benchmark to leave out of the measurement", _BENCHMARK_WARMUP, reads=_COUNT),
 }
 
 
@@ -109,20 +109,20 @@ def translated(arguments: Sequence[str]) -> Translated:
     words += _data(given, others)
     benchmark, evaluate = given.get("benchmark", False), given.get("evaluate", False) or given.get("evaluation", False)
     words += _measured(given, evaluate) if benchmark else _not_measured(given)
-    words += _said(others, "mode", EVAL) if evaluate and not benchmark else []
+    words += _implied(others, "mode", EVAL) if evaluate and not benchmark else []
     mode = _mode([*words, *rest])
     words += _checkpoints(given, others, mode, benchmark)
     folder, goes_on = _folder(given), given.get("use_checkpoint", False)
     if goes_on and mode == PLAN:
         notes.append("--use_checkpoint has no effect with --mode plan")
     if goes_on and mode == TRAIN and not any(folder.glob("step-*")):
-        notes.append(f"--use_checkpoint: there is no checkpoint in {folder}; training begins anew")
+        notes.append(f"--use_checkpoint: there is no checkpoint in {folder}; a new run starts")
     results = Path(given.get("results_dir", _RESULTS_DIR))
     if "log_path" not in others:
         words += ["--log_path", str(results / given.get("log_filename", _LOG))]
         words += ["--args_path", str(results / "args.json")] if "args_path" not in others and mode not in (PLAN, EXPORT) else []
     elif {"results_dir", "log_filename"} & set(given):
-        raise UserError("--log_path and --results_dir or --log_filename say the same; drop one of them")
+        raise UserError("--log_path and --results_dir or --log_filename set the same option; drop one of them")
     return Translated([*words, *rest], notes, _names(given, others, mode))
 
 
@@ -149,15 +149,15 @@ def _renamed(given: Mapping[str, Any], others: set[str]) -> tuple[list[str], lis
     for name, value in given.items():
         if here := RENAMED.get(name):
             if here in others:
-                raise UserError(f"--{name} and --{here} say the same; drop one of them")
+                raise UserError(f"--{name} and --{here} set the same option; drop one of them")
             words += [f"--{here}", value]
     if "deep_hidden_units" in given:
         units = [unit for word in given["deep_hidden_units"] for unit in word.split()]
         if not units or not all(unit.isdigit() and int(unit) for unit in units):
             raise UserError(f"--deep_hidden_units {' '.join(units)}: expected positive layer widths separated by blanks")
-        words += _said(others, "top_mlp_dims", ",".join([*units, "1"]))
+        words += _implied(others, "top_mlp_dims", ",".join([*units, "1"]))
     if "transformed_metadata_path" in given:
-        notes.append("--transformed_metadata_path has no effect: the records say what features they have")
+        notes.append("--transformed_metadata_path has no effect: the features are read from the records")
     return words, notes
 
 
@@ -174,10 +174,12 @@ def _data(given: Mapping[str, Any], others: set[str]) -> list[str]:
     if "training_set_size" in given:
         size, batch = given["training_set_size"], _number(given.get("global_batch_size"), DEFAULTS["batch_size"])
         if "batch_size" in others:
-            raise UserError("--training_set_size needs --global_batch_size in place of --batch_size, or give --steps_per_epoch")
+            raise UserError(
+                "--training_set_size and --batch_size exclude each other; give --global_batch_size in place of --batch_size, or --steps_per_epoch"
+            )
         if size < batch:
-            raise UserError(f"--training_set_size {size}: expected at least --global_batch_size {batch}, one step an epoch")
-        words += _said(others, "steps_per_epoch", str(size // batch))
+            raise UserError(f"--training_set_size {size}: expected at least --global_batch_size {batch}, one step per epoch")
+        words += _implied(others, "steps_per_epoch", str(size // batch))
     return words
 
 
@@ -225,17 +227,17 @@ def _checkpoints(given: Mapping[str, Any], others: set[str], mode: str, benchmar
         restores = name == "restore_checkpoint_path"
         begins = restores and mode == TRAIN and not benchmark  # training starts from those weights and saves to --model_dir
         if ("model_dir" in given and not begins) or (goes_on and restores):
-            raise UserError(f"--{'model_dir' if 'model_dir' in given else 'use_checkpoint'} and --{name} say the same; drop one of them")
+            raise UserError(f"--{'model_dir' if 'model_dir' in given else 'use_checkpoint'} and --{name} set the same option; drop one of them")
     if mode == EVAL and not goes_on and "restore_checkpoint_path" not in others:
         raise UserError("--evaluate needs a trained model: --use_checkpoint evaluates the one in --model_dir")
     if mode == TRAIN and not benchmark:
         words = [] if "save_checkpoint_path" in others else ["--save_checkpoint_path", folder]
-        return words + (_said(others, "resume", "auto") if goes_on else [])
+        return words + (_implied(others, "resume", "auto") if goes_on else [])
     restored = ["--restore_checkpoint_path", folder] if goes_on and mode != PLAN else []
     return restored + (["--resume", "weights"] if restored and mode == TRAIN else [])
 
 
-def _said(others: set[str], name: str, value: str) -> list[str]:
+def _implied(others: set[str], name: str, value: str) -> list[str]:
     if name in others:
-        raise UserError(f"--{name} {value} follows from another flag; drop --{name}")
+        raise UserError(f"--{name}: another flag sets it to {value}; drop --{name}")
     return [f"--{name}", value]

@@ -53,7 +53,7 @@ def parsed_label(text: str) -> Comparison:
         return Comparison(column, sign, float(than))
     except ValueError:
         if sign not in ("=", "!="):
-            raise ValueError(f"{text!r}: {than!r} is no number; texts can be compared with == and != only") from None
+            raise ValueError(f"{text!r}: {than!r} is not a number; texts can be compared with == and != only") from None
         return Comparison(column, sign, than[1:-1] if than[:1] in "\"'" and than[-1:] == than[:1] and len(than) > 1 else than)
 
 
@@ -124,7 +124,7 @@ def moment(column: str, dtype: pl.DataType, form: str | None, unit: str | None) 
         return Made(value.cast(kind), None, "a time")
     given = _given(text(value, dtype, column))
     if form is not None:
-        return Made(found := _formatted(given, form).cast(kind), given.is_not_null() & found.is_null(), f"a time of the form {form}, or nothing")
+        return Made(found := _formatted(given, form).cast(kind), given.is_not_null() & found.is_null(), f"a time in the format {form}, or nothing")
     count = given.cast(pl.Float64, strict=False) if not dtype.is_integer() else value.cast(pl.Int64)
     micros = (count * UNITS[unit or "s"]).round().cast(pl.Int64, strict=False).cast(kind)
     found = pl.coalesce(micros, iso_times(given)) if not dtype.is_numeric() else micros

@@ -80,4 +80,4 @@ def _of_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if value is None else str(value)[:60]
+    return "not set" if value is None else str(value)[:60]

@@ -40,8 +40,8 @@ class Evidence:
             return None if self.fits is None else next((kind for kind in (INTEGER, FLOAT, BOOLEAN, DATE, DATETIME) if kind in self.fits), TEXT)
         kind = self._of_marks()
         if kind is None or (self.fits is not None and kind not in self.fits):
-            among = [TYPES[mark] for mark in sorted(self.marks)] + ([] if self.fits is None else ["texts of others"])
-            raise ValueError(f"holds {' and '.join(among)}, which have no kind of values in common; bring its files to one type")
+            among = [TYPES[mark] for mark in sorted(self.marks)] + ([] if self.fits is None else ["other texts"])
+            raise ValueError(f"holds {' and '.join(among)}, which are not of one kind; use one type for it in all files")
         return kind
 
     def _of_marks(self) -> str | None:

@@ -36,7 +36,7 @@ def text(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
         return pl.when(whole).then(value.cast(pl.Int64, strict=False).cast(pl.String)).otherwise(value.fill_nan(None).cast(pl.String))
     if dtype.is_integer() or dtype.is_decimal() or dtype.is_temporal() or dtype in (pl.Boolean, pl.Null):
         return value.cast(pl.String)
-    raise ValueError(f"column {column} holds {dtype}, expected texts, numbers or booleans{'; kind: list takes lists' if dtype == pl.List else ''}")
+    raise ValueError(f"column {column} holds {dtype}, expected texts, numbers or booleans{'; use kind: list for lists' if dtype == pl.List else ''}")
 
 
 def marked(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:

@@ -33,7 +33,7 @@ def whole_numbers(feature: str, values: Any) -> pl.Series:
     elif column.dtype.is_float():
         good &= whole.cast(pl.Float64) == given
     elif not (column.dtype.is_integer() or column.dtype == pl.Null):
-        raise ValueError(f"feature {feature}: holds {column.dtype}, expected whole numbers as they stand in the log")
+        raise ValueError(f"feature {feature}: holds {column.dtype}, expected whole numbers, as in the log")
     return _checked(feature, column, whole, given, good, "a whole number of 64 bits, or nothing")
 
 
@@ -50,7 +50,7 @@ def transformed(whole: pl.DataFrame, transform: str) -> np.ndarray:
     if transform == "log":
         return numerical.log_plus_3(whole)
     if found := numerical.beyond_float16(whole):
-        raise ValueError(f"feature {found[1]}: value {found[2]} of sample {found[0]} is beyond ±{numerical.FLOAT16_MAX}, what float16 holds")
+        raise ValueError(f"feature {found[1]}: value {found[2]} of sample {found[0]} is out of the range of float16, ±{numerical.FLOAT16_MAX}")
     return numerical.unchanged(whole)
 
 
@@ -64,7 +64,7 @@ def series_of(feature: str, values: Any) -> pl.Series:
         try:
             values = pl.Series(feature, [None if _missing(value) else value for value in values]) if values.dtype == object else pl.Series(values)
         except (TypeError, pl.exceptions.PolarsError):
-            raise ValueError(f"feature {feature}: holds values of several kinds, or of a kind that is unknown; expected numbers or texts") from None
+            raise ValueError(f"feature {feature}: mixes types or holds an unknown type; expected numbers or texts") from None
     values = values.alias(feature)
     if values.dtype in (pl.Categorical, pl.Enum):
         values = values.cast(pl.String)
@@ -86,7 +86,7 @@ def lists_of(feature: str, values: Any) -> pl.Series:
             return pl.Series(feature, found)
     except (TypeError, pl.exceptions.PolarsError):
         pass
-    raise ValueError(f"feature {feature}: holds values of several kinds; expected a list of texts or numbers for each sample, or a text")
+    raise ValueError(f"feature {feature}: mixes types; expected a list of texts or numbers for each sample, or a text")
 
 
 class VocabularyLookup:
@@ -113,7 +113,7 @@ def numbers_of_hexadecimal(feature: str, values: Any) -> pl.Series:
     """Parse texts of up to 8 hexadecimal digits to UInt32, null where one is missing. Raises ValueError for any other text."""
     column = series_of(feature, values)
     if column.dtype not in (pl.String, pl.Null):
-        raise ValueError(f"feature {feature}: holds {column.dtype}, expected texts of up to 8 hexadecimal digits, as they stand in the log")
+        raise ValueError(f"feature {feature}: holds {column.dtype}, expected texts of up to 8 hexadecimal digits, as in the log")
     value = numerical.hexadecimal_values(pl.col(_NAME))
     return _checked(feature, column.cast(pl.String), value, _GIVEN, _GIVEN.str.contains(_HEX), "up to 8 hexadecimal digits, or nothing")
 

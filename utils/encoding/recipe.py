@@ -134,7 +134,7 @@ def recipe_of(name: str, entry: Any, fitted: bool = False) -> Recipe:
         if option == "kind":
             continue
         if option not in allowed:
-            raise ValueError(f"option {_shown(option)} is not known for kind {kind}, which has {', '.join(_OPTIONS[kind])}")
+            raise ValueError(f"option {_shown(option)} is unknown for kind {kind}; expected one of {', '.join(_OPTIONS[kind])}")
         check, expected = _CHECKS[option]
         if value is not None and not check(value):
             raise ValueError(f"{option} is {_shown(value)}, expected {expected}")
@@ -142,7 +142,7 @@ def recipe_of(name: str, entry: Any, fitted: bool = False) -> Recipe:
             values[option] = tuple(value) if isinstance(value, list) else value
     if kind == CROSS:
         if len(values.get("columns", ())) < 2:
-            raise ValueError("columns: expected the names of at least 2 columns to join")
+            raise ValueError("columns: expected at least 2 column names to join")
         values["parts"] = tuple(recipe_of(name, part, fitted) for part in values.get("parts", ()))
     else:
         values["columns"] = (values.pop("column", name),)
@@ -203,22 +203,22 @@ def _one_of(*words: str) -> tuple[Callable[[Any], bool], str]:
 
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "column": (_text, "the name of a column"),
-    "columns": (_names, "a list of names of columns"),
+    "column": (_text, "a column name"),
+    "columns": (_names, "a list of column names"),
     "frequency_threshold": (_whole(0), "a whole number of at least 0"),
     "max_ids": (_whole(1), "a whole number of at least 1"),
     "hash_buckets": (_whole(1), "a whole number of at least 1"),
-    "table": (_text, "the name of a table"),
+    "table": (_text, "a table name"),
     "embedding_dim": (_whole(1), "a whole number of at least 1"),
-    "separator": (_text, "what stands between the values of a list"),
+    "separator": (_text, "the text between the values of a list"),
     "max_hotness": (_whole(1, 65536), "a whole number from 1 to 65536"),
     "pooling": _one_of("sum", "mean"),
     "transform": _one_of(*TRANSFORMS),
     "missing": (_number, "a number, in the column's unit"),
-    "clip": (_clip, "[LEAST, GREATEST], each a number or null"),
+    "clip": (_clip, "[MIN, MAX], each a number or null"),
     "buckets": (_whole(2, 1 << 20), "a whole number from 2 to 1048576"),
     "part": _one_of(*PARTS),
-    "format": (_text, "a form of times as strftime has it, '%Y-%m-%d %H:%M:%S' for instance"),
+    "format": (_text, "a format of strftime, such as '%Y-%m-%d %H:%M:%S'"),
     "unit": _one_of(*UNITS),
     "since": (_date, "a date in quotes, '2020-01-31'"),
     "parts": (lambda value: isinstance(value, list | tuple), "a list of recipes"),

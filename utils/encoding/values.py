@@ -36,7 +36,7 @@ class ValueKindError(ValueError):
         mark, value = split_mark(text)
         self.text = text
         held = TYPES.get(mark, "texts")
-        super().__init__(f"{value!r:.60} of a column of {held}, expected {_PLURAL[kind]}, as the vocabulary was made of{why and f': {why}'}")
+        super().__init__(f"{value!r:.60} is from a column of {held}, expected {_PLURAL[kind]}, as in the vocabulary{why and f': {why}'}")
 
 
 def texts_of(recipe: Recipe, texts: pl.Series) -> pl.Series:
@@ -106,7 +106,7 @@ def text_of(kind: str, text: str) -> str | None:
 
 def _of_text(kind: str, mark: str, value: str, text: str) -> str:
     if mark:
-        raise ValueKindError(kind, text, "a text may have written it in several ways (007, 7.0); give texts as they stood there")
+        raise ValueKindError(kind, text, "texts can write this value in several ways (007, 7.0); pass the original texts")
     return value.replace("\r\n", "\n")
 
 
@@ -119,7 +119,7 @@ def _of_number(kind: str, mark: str, value: str, text: str) -> str | None:
         return _signed(found[1] or "", found[2])
     number = float(value)
     if mark == OF_FLOAT32 and kind != FLOAT32 and float(np.float32(number)) != number:
-        raise ValueKindError(kind, text, "32 bits hold another number")
+        raise ValueKindError(kind, text, "the 32-bit float is a different number")
     if kind == DECIMAL and math.isfinite(number):
         return _of_decimal(value)
     if kind == FLOAT32:
@@ -127,7 +127,7 @@ def _of_number(kind: str, mark: str, value: str, text: str) -> str | None:
             number = float(str(np.float32(number)))  # the shortest digits that give the same float32
     whole = math.isfinite(number) and number.is_integer()
     if whole and (kind == INTEGER or mark == OF_INTEGER) and abs(number) >= (_EXACT32 if kind == FLOAT32 else _EXACT):
-        raise ValueKindError(kind, text, "a float does not tell so large a whole number from the next one")
+        raise ValueKindError(kind, text, "a float cannot tell whole numbers of this size apart")
     return str(int(number)) if whole and abs(number) < _EXACT else repr(number)
 
 
@@ -148,7 +148,7 @@ def _of_boolean(kind: str, mark: str, value: str, text: str) -> str:
 def _of_time(kind: str, mark: str, value: str, text: str) -> str:
     _refuse(kind, mark, TIMES, text)
     if kind == DATE and mark == OF_DATETIME:
-        raise ValueKindError(kind, text, "this is a time of a day")
+        raise ValueKindError(kind, text, "the value has a time of day")
     return value
 
 

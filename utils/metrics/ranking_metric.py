@@ -50,12 +50,12 @@ def parse(words: Iterable[str]) -> tuple[RankingMetric, ...]:
     found = tuple(_metric(word) for word in words or ("",))
     for metric in found:
         if found.count(metric) > 1:
-            raise ValueError(f"{metric} is named {found.count(metric)} times")
+            raise ValueError(f"{metric} is given {found.count(metric)} times; give each metric once")
     return found
 
 
 def _metric(word: str) -> RankingMetric:
     found = re.fullmatch(r"([a-z_]+)(?:@([1-9][0-9]{0,9}))?", word)
     if not found or (found[2] is not None) not in _CUT.get(found[1], ()) or int(found[2] or 1) > MAX_CUT:
-        raise ValueError(f"{word[:60]!r} is none of {EXPECTED}")
+        raise ValueError(f"{word[:60]!r} is not one of {EXPECTED}")
     return RankingMetric(found[1], int(found[2]) if found[2] else None)

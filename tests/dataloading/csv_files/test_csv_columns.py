@@ -40,7 +40,7 @@ def source(tmp_path):
 
 
 def left(column):
-    """Move each list's ids to the front and its holes to the end, which is the order that cells keep."""
+    """Move each list's ids to the front and its holes to the end, as CSV cells do."""
     return np.stack([np.concatenate([row[row >= 0], row[row < 0]]) for row in column]) if column.ndim > 1 else column
 
 

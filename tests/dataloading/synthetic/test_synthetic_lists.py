@@ -30,7 +30,7 @@ def drawn(rows, hotness, alpha, start=0, stop=1000, seed=0, **options):
     return distinct_ids(Categorical("a", rows, "int32", hotness, alpha), (seed, "ids"), start, stop, **options)
 
 
-@pytest.mark.parametrize("turns", [0, 1, 4], ids=["without what a row has", "one turn", "by repeated draws"])
+@pytest.mark.parametrize("turns", [0, 1, 4], ids=["restricted law", "one turn", "repeated draws"])
 @pytest.mark.parametrize(("rows", "alpha"), [(5, 1.45), (4, 1.0), (6, 0.0), (5, 0.5), (4, 4.0)])
 def test_ids_follow_the_law_without_replacement(turns, rows, alpha):
     ids = drawn(rows, 3, alpha, 0, ROWS, turns=turns)
@@ -67,11 +67,11 @@ def test_steep_laws_and_full_lists_terminate(rows, hotness, alpha):
 def test_single_ids_equal_those_of_earlier_versions():
     numerical, ids, labels, _ = SyntheticSplit(generator_spec([5, 126, 40_000], 3, 1.2), "test", 2000, 3).read_rows(0, 2000)
     content = b"".join(column.tobytes() for column in (numerical, *ids, labels))
-    assert blake2b(content, digest_size=8).hexdigest() == "e5f97e033481a6a4"  # the digest of the time before there were lists
+    assert blake2b(content, digest_size=8).hexdigest() == "e5f97e033481a6a4"  # computed before lists of ids existed
 
 
 def several() -> FeatureSpec:
-    """Return a specification with two features of one table, short and long lists, and one feature of one id a sample."""
+    """Return a specification with two features of one table, short and long lists, and one feature with one id per sample."""
     spec = generator_spec((500, 500, 2000, 30, 100_000), 2, 1.3, hotness=(2, 7, 1, 3, 60))
     first, second, *others = spec.categorical
     return replace(spec, categorical=(replace(first, table="both"), replace(second, table="both", alpha=1.1), *others))

@@ -82,7 +82,7 @@ def test_patterns_select_the_files(source, tmp_path):
     found = TfRecordSplit(spec, "train")
     first = np.concatenate(
         [columns["train"]["ad_id"][128:], columns["train"]["ad_id"][:128]]
-    )  # a file that several patterns match is read once, in the place of the first match
+    )  # a file that several patterns match is read once, at the position of its first match
     np.testing.assert_array_equal(found.read_ids(0, 0, 273), first)
     with pytest.raises(DatasetError, match=r"nothing\*: matches no file; expected TFRecords"):
         pattern_spec({"train": [f"{folder}/records/train/nothing*"]})
@@ -144,7 +144,7 @@ def test_fingerprint_differs_for_other_rows(source, tmp_path):
     assert opened(tmp_path).fingerprint() != before
 
 
-# What is damaged ----------------------------------------------------------------------------------------------------------
+# Damaged records ----------------------------------------------------------------------------------------------------------
 
 
 def read_everything(folder):

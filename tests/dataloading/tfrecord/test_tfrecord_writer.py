@@ -199,7 +199,7 @@ def test_wrong_number_of_rows_is_an_error(tmp_path):
     assert not (tmp_path / "records").exists()
 
 
-# The command, which sleeps instead of publishing what it has written: even a late signal arrives before its end.
+# The command, except that it sleeps instead of publishing: even a late signal arrives before it ends.
 ENDLESS = """
 import runpy, time
 from dataloading.tfrecord.writer import TfRecordWriter
@@ -221,7 +221,7 @@ def test_terminated_run_leaves_no_files(tmp_path):
 
 
 def test_failed_write_is_one_line_error(written, tmp_path):
-    """A limit on the size of files ends a write early, as a full disk does."""
+    """A limit on file sizes makes a write fail, as a full disk does."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:

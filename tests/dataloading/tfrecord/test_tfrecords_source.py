@@ -23,7 +23,7 @@ from tests.dataloading.make_data import folder_bytes, random_rows, small_spec, w
 ROOT = Path(__file__).parents[3]
 
 
-# As NVIDIA's transcriber writes -------------------------------------------------------------------------------------------
+# Records of NVIDIA's transcriber ------------------------------------------------------------------------------------------
 
 
 def serialized(tensor):
@@ -31,7 +31,7 @@ def serialized(tensor):
 
 
 def write_column(folder, batches, dtype, multihot=False, num_features=1, batches_per_file=100):
-    """Write a folder of one feature with a record a batch; lists are a tensor of two strings: their values and their row splits, each serialized."""
+    """Write a folder of one feature, one record per batch; lists are a tensor of two strings: their values and their row splits, each serialized."""
     folder.mkdir(parents=True)
     kind = {"format": "tfrecords", "dtype": dtype, "multihot": multihot, "feature_name": "data"}
     kind |= {"num_features": num_features, "batches_per_file": batches_per_file}
@@ -71,7 +71,7 @@ SIZES = {"train": (16, 16, 16, 5), "test": (9, 9)}
 
 @pytest.fixture
 def source(tmp_path):
-    """Write a dataset of one id a sample; return its folder and its rows by split."""
+    """Write a dataset with one id per sample; return its folder and its rows by split."""
     spec, rows = small_spec(), {}
     for split, sizes in SIZES.items():
         rows[split] = random_rows(spec, sum(sizes), seed=len(split))
@@ -122,7 +122,7 @@ def test_files_are_read_in_the_order_of_their_numbers(tmp_path):
     spec = small_spec()
     rows, sizes = random_rows(spec, 24), (2,) * 12  # data_10 and data_11 come after data_9
     write_split(tmp_path / "train", spec, rows, sizes, batches_per_file=1)
-    (tmp_path / "train" / "length.json").write_text("-1")  # NVIDIA's writer leaves -1 where it does not know the length
+    (tmp_path / "train" / "length.json").write_text("-1")  # NVIDIA's writer writes -1 for an unknown length
     (tmp_path / "feature_spec.yaml").write_text(spec.to_yaml())
     assert transcribed(tmp_path, tmp_path / "d", "--train_only") == 0
     check_written(tmp_path / "d", "train", rows, 24)
@@ -238,37 +238,41 @@ DAMAGE = {
         lambda path: [file.unlink() for file in path.iterdir()],
         "categorical_3/format.json: No such file or directory; expected NVIDIA's",
     ),
-    "no format": (
+    "no format.json": (
         LABEL + "format.json",
         lambda path: path.unlink(),
         "test/label/format.json: No such file or directory; expected NVIDIA's pre-batched",
     ),
-    "bad format": (LABEL + "format.json", lambda path: cut(path, 9), "format.json: Expecting ':' delimiter: line 1 column 10"),
-    "format of another kind": (LABEL + "format.json", lambda path: path.write_text("[]"), "test/label/format.json: found []; expected NVIDIA's"),
+    "invalid JSON": (LABEL + "format.json", lambda path: cut(path, 9), "format.json: Expecting ':' delimiter: line 1 column 10"),
+    "list instead of an object": (LABEL + "format.json", lambda path: path.write_text("[]"), "test/label/format.json: found []; expected NVIDIA's"),
     "other format": (LABEL + "format.json", lambda path: change(path, format="parquet"), 'format.json: format is "parquet", expected tfrecords'),
     "unknown dtype": (CAT + "format.json", lambda path: change(path, dtype="int4"), 'dtype is "int4", expected int8 or int16 or int32 or int64'),
     "wider numericals": (NUMBERS + "format.json", lambda path: change(path, dtype="float32"), 'dtype is "float32", expected float16'),
     "other numericals": (NUMBERS + "format.json", lambda path: change(path, num_features=13), "num_features is 13, expected 3"),
     "lists of labels": (LABEL + "format.json", lambda path: change(path, multihot=True), "multihot is true, expected false"),
-    "number for a truth": (CAT + "format.json", lambda path: change(path, multihot=1), "multihot is 1, expected false or true"),
+    "number instead of a boolean": (CAT + "format.json", lambda path: change(path, multihot=1), "multihot is 1, expected false or true"),
     "no name": (CAT + "format.json", lambda path: change(path, feature_name=None), "format.json: feature_name is not a name"),
     "other name": (CAT + "format.json", lambda path: change(path, feature_name="ids"), "record 0: 0 tensors named 'ids', expected 1"),
     "no file": (CAT + DATA, lambda path: path.unlink(), "test/categorical_3/data_0.tfrecords: no such file"),
-    "first file lost": (CAT + DATA, first_of_two, "test/categorical_3/data_0.tfrecords: no such file"),
+    "first file missing": (CAT + DATA, first_of_two, "test/categorical_3/data_0.tfrecords: no such file"),
     "other file": (
         CAT + DATA,
         lambda path: path.with_name("data_x.tfrecords").touch(),
         "data_x.tfrecords: expected files named data_0.tfrecords",
     ),
-    "cut in a record": (CAT + DATA, lambda path: cut(path, -5), "categorical_3/data_0.tfrecords, record 1: begins at byte 82, and the file ends within it"),
-    "cut between records": (CAT + DATA, lambda path: cut(path, path.stat().st_size // 2), "categorical_3: ends after 1 batches, "),
+    "truncated within a record": (
+        CAT + DATA,
+        lambda path: cut(path, -5),
+        "categorical_3/data_0.tfrecords, record 1: begins at byte 82, and the file ends within it",
+    ),
+    "truncated between records": (CAT + DATA, lambda path: cut(path, path.stat().st_size // 2), "categorical_3: ends after 1 batches, "),
     "damaged": (CAT + DATA, lambda path: flip(path, 40), "categorical_3/data_0.tfrecords, record 0: corrupted record at "),
     "no records": (
         CAT + DATA,
         lambda path: path.write_text("0123456789" * 9),
         "record 0: no record length at byte 0; the file is truncated, damaged, compressed or not a TFRecord file",
     ),
-    "no tensor": (CAT + DATA, lambda path: record(path, b"\xff", 2), "data_0.tfrecords, record 0: not a tensor: "),
+    "not a tensor": (CAT + DATA, lambda path: record(path, b"\xff", 2), "data_0.tfrecords, record 0: not a tensor: "),
     "no length": ("test/length.json", lambda path: path.unlink(), "test/length.json: No such file or directory"),
     "bad length": ("test/length.json", lambda path: path.write_text("true"), "test/length.json: True, expected the number of batches"),
     "other length": (
@@ -384,7 +388,7 @@ def test_source_is_not_replaced_and_source_spec_is_ignored(source, tmp_path, cap
 
 def test_opening_records_as_tf_raw_names_the_transcribe_command(source, tmp_path):
     path = source[0] / "feature_spec.yaml"
-    for spec in (small_spec(), write_dataset(tmp_path / "raw", small_spec())):  # the files that the second one names are elsewhere
+    for spec in (small_spec(), write_dataset(tmp_path / "raw", small_spec())):  # the source_spec of the second one names files elsewhere
         path.write_text(spec.to_yaml())
         with pytest.raises(DatasetError) as caught:
             TfRawSplit(FeatureSpec.from_yaml(path), "train")

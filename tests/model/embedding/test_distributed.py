@@ -48,11 +48,11 @@ def test_vectors_are_in_the_compute_dtype_and_tables_in_float32(dtype):
     assert {value.dtype for value in weights(model).values()} == {np.dtype("float32")}
 
 
-def test_zeros_start_at_zero():
+def test_zeros_initializer_gives_zeros():
     assert not built(initializer="zeros")(np.zeros((3, 5), np.int32)).numpy().any()
 
 
-def test_names_with_slashes_and_spaces_are_tables_too():
+def test_table_names_may_have_slashes_and_spaces():
     tables = (Table("user/id", 3), Table("user_id", 3), Table("ad.click rate", 2))
     vectors = built(tables)(np.array([[0, 2], [0, 2], [1, 0]], np.int32)).numpy()
     for i, table in enumerate(tables):

@@ -67,7 +67,7 @@ def test_a_target_with_strides_is_filled_too():
     assert not wide[:, :4].any() and not wide[:, 12:].any()
 
 
-def test_seeds_and_features_have_rows_of_their_own():
+def test_rows_differ_by_seed_and_feature():
     tables = [table(50, 8, seed, feature) for seed in (0, 1) for feature in ("a", "b")]
     for i, one in enumerate(tables):
         assert len(np.unique(one)) > 395  # 400 values of a 24-bit grid

@@ -129,7 +129,7 @@ def test_nothing_is_worse_than_dealing_round_robin(rows, dim, num_workers, strat
 
 @given(tables, dims, workers)
 @settings(max_examples=50)
-def test_columns_are_shared_as_far_as_they_can_be(rows, dim, num_workers):
+def test_columns_are_cut_until_no_worker_is_idle(rows, dim, num_workers):
     """No worker is idle while another holds columns that could be split, even with more workers than tables or columns."""
     for strategy in STRATEGIES:
         placement = place(rows, dim, num_workers, strategy=strategy)
@@ -159,14 +159,14 @@ def test_memory_optimized_puts_fewest_bytes_on_the_fullest():
 
 
 @pytest.mark.parametrize("size", [(0, 4), (4, 0), (0, 0), (-1, 4)])
-def test_a_table_has_rows_and_columns(size):
-    with pytest.raises(ValueError, match=rf"table user: expected one row and one column or more, received {size[0]} x {size[1]}"):
+def test_table_without_rows_or_columns_is_an_error(size):
+    with pytest.raises(ValueError, match=rf"table user: expected at least one row and one column, received {size[0]} x {size[1]}"):
         Table("user", *size)
 
 
 @pytest.mark.parametrize("of_feature", [(0, "sum"), (1, "max"), (-1, "mean"), (3, "")])
-def test_a_feature_has_ids_and_a_way_to_pool_them(of_feature):
-    with pytest.raises(ValueError, match="feature user: expected one id or more, sum or mean, received"):
+def test_invalid_hotness_or_pooling_is_an_error(of_feature):
+    with pytest.raises(ValueError, match="feature user: expected a hotness of at least 1 and pooling sum or mean, received"):
         Feature("user", "user", "user", *of_feature)
 
 
@@ -189,7 +189,7 @@ def test_an_unknown_strategy_names_the_known_ones():
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_cannot_fit_says_by_how_much(strategy):
+def test_shortfall_of_memory_is_an_error_that_states_it(strategy):
     rows, limit = [GIB // 512], 0.1 * GIB  # 128 columns of four bytes take 1 GiB; four workers hold 0.4 GiB
     with pytest.raises(PlacementError, match=r"take 1\.0 GiB .* do not fit 4 workers of 0\.1 GiB: 0\.6 GiB short"):
         place(rows, 128, 4, strategy=strategy, memory=limit)

@@ -85,20 +85,20 @@ def test_optimizer_slots_count(plan):
 
 
 @pytest.mark.parametrize("shape", ["table", "json"])
-def test_what_cannot_fit_is_one_line_and_no_plan(plan, shape):
+def test_shortfall_of_memory_is_an_error_without_a_plan(plan, shape):
     code, out, err = plan("criteo_t0_synthetic", "--plan_workers", "5", "--worker_memory_gb", "80", "--batch_size", "50", "--plan_format", shape)
     assert (code, out) == (1, "")
     assert err.startswith("dlrm.py: error: the embedding tables take 420.9 GiB") and err.count("\n") == 1
     assert "do not fit 5 workers of 74.5 GiB: 48.4 GiB short" in err
 
 
-def test_a_batch_that_workers_cannot_share_is_one_line(plan):
+def test_indivisible_batch_is_an_error(plan):
     code, out, err = plan("criteo_t15_synthetic", "--plan_workers", "3")
     assert (code, out) == (1, "")
     assert err == "dlrm.py: error: --batch_size 65536: 3 workers cannot share it evenly; the nearest sizes that work: 65535 and 65538\n"
 
 
-def test_host_memory_takes_what_the_device_cannot(plan):
+def test_host_memory_takes_tables_beyond_the_device(plan):
     flags = ("--plan_workers", "2", "--cpu_offloading_threshold_gb", "2", "--plan_format", "json")
     found = json.loads(plan("criteo_t15_synthetic", *flags)[1])
     for worker in found["workers"]:
@@ -136,4 +136,4 @@ def test_tables_beyond_32_bits_are_named():
     shards = [(Shard(0, 1 << 24, 0, 128), Shard(1, (1 << 24) + 1, 0, 128), Shard(2, 1 << 25, 0, 64)), (Shard(2, 1 << 25, 64, 128),)]
     found = report(Placement(tables, tuple(shards), (), (frozenset(),) * 2), 8, 4, 0)
     assert found["beyond_32_bits"] == ["beyond"]
-    assert as_table(found).splitlines()[-1].endswith("numbers by 64 bits: beyond")
+    assert as_table(found).splitlines()[-1].endswith("indexes by 64 bits: beyond")

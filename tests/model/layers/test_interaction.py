@@ -48,7 +48,7 @@ def test_random_values_equal_numpy(batch, num_features, dim):
 
 @pytest.mark.parametrize("native", [None, native_operations()], ids=["TensorFlow", "C++"])
 @pytest.mark.parametrize(("num_features", "dim"), [(2, 3), (5, 16)])
-def test_without_a_bottom_output_it_is_the_products_of_the_embeddings(num_features, dim, native):
+def test_without_bottom_output_only_products_of_embeddings_remain(num_features, dim, native):
     values = np.random.default_rng(dim).normal(size=(4, num_features, dim)).astype(np.float32)
     layer, embeddings = DotInteraction(native=native), tf.constant(values)
     with tf.GradientTape() as tape:
@@ -93,7 +93,7 @@ def test_gradient_equals_autodiff_of_the_plain_formula():
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_it_computes_in_the_compute_dtype(policy):
+def test_output_has_the_compute_dtype(policy):
     out = DotInteraction(policy)(tf.ones((2, 4)), tf.ones((2, 3, 4)))
     assert out.dtype == policy.removeprefix("mixed_")
     np.testing.assert_array_equal(tf.cast(out, tf.float32), [[1] * 4 + [4] * 6] * 2)

@@ -32,7 +32,7 @@ def test_forward_equals_numpy(activation):
     assert (values < 0).any() == (activation is None)
 
 
-def test_numbers_of_parameters_are_those_of_the_design():
+def test_parameter_counts_of_the_published_model():
     assert parameters(built(BOTTOM, "relu", 13)) == 171_392
     assert parameters(built(TOP, None, 128 + 27 * 26 // 2)) == 2_197_505
 
@@ -47,7 +47,7 @@ def test_weights_start_glorot_normal_and_biases_with_variance_one_over_out():
         assert abs(bias.mean()) < 5 * bias.std() / 32
 
 
-def test_same_seed_same_weights_and_another_otherwise():
+def test_weights_depend_on_the_seed():
     def weights(*arguments):
         return [weight.numpy() for weight in built((4, 3), None, 5, *arguments).trainable_variables]
 

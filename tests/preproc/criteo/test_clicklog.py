@@ -59,13 +59,13 @@ def test_malformed_lines(tmp_path, line, fault):
 
 
 @pytest.mark.parametrize("value", ["0", "-0", "-1", "007", "0" * 30 + "7", str(2**63 - 1), str(-(2**63)), "0" * 5000])
-def test_integers_that_are_sound(tmp_path, value):
+def test_valid_integers(tmp_path, value):
     (tmp_path / "day").write_text(with_field(2, value) + "\n")
     (rows,) = read_rows(tmp_path / "day", 1 << 20)
     assert rows.frame["num_0"].to_list() == [int(value[-20:])]
 
 
-def test_a_byte_that_is_not_text(tmp_path):
+def test_non_text_byte_is_an_error(tmp_path):
     (tmp_path / "day").write_bytes(b"0\t\xff" + b"\t" * 38 + b"\n")
     with pytest.raises(DatasetError, match=r"line 1: field 2 \(num_0\) is '\\\\xff', expected an integer"):
         list(read_rows(tmp_path / "day", 1 << 20))
@@ -77,7 +77,7 @@ def test_a_binary_file_is_not_read_whole(tmp_path):
         list(read_rows(tmp_path / "day", 1 << 20))
 
 
-def test_faults_that_cancel_out(tmp_path):
+def test_field_counts_that_cancel_out_are_errors(tmp_path):
     """One line has a field too many and the next one too few, so that the block's number of tabs is right."""
     (tmp_path / "day").write_text(f"{EMPTY}\n{EMPTY}\t\n{EMPTY[:-1]}\n")
     (rows,) = read_rows(tmp_path / "day", 1 << 20, skip_bad_lines=True)

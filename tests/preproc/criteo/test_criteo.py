@@ -113,7 +113,7 @@ def zstd(content: bytes) -> bytes:
     ],
 )
 @pytest.mark.parametrize("block_bytes", [300, 9000, 1 << 25])
-def test_form_of_the_file_and_blocks_make_no_difference(plain, preprocess, tmp_path, pack, block_bytes):
+def test_file_format_and_block_size_do_not_change_the_dataset(plain, preprocess, tmp_path, pack, block_bytes):
     (train, test), expected = plain
     data = preprocess(tmp_path, pack(train), pack(test), "--block_bytes", str(block_bytes), threshold=2)
     assert tree(data.folder) == expected

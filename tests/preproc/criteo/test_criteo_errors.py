@@ -33,7 +33,7 @@ def flags(folder: Path, train: bytes = GOOD.encode(), test: bytes = GOOD.encode(
     return [*map(str, ["--train", folder / "day_0", "--test", folder / "day_1", "--dst", folder / "out", "--frequency_threshold", 0])]
 
 
-def test_a_malformed_line_as_a_child_process(tmp_path):
+def test_malformed_line_in_a_child_process(tmp_path):
     result = run(*flags(tmp_path, train=(GOOD * 2 + GOOD.replace("ab", "xy", 1)).encode()))
     assert (result.returncode, result.stdout) == (1, "")
     fault = "line 3: field 15 (cat_0) is 'xy', expected up to 8 hexadecimal digits, or nothing; --bad_lines skip leaves such lines out"
@@ -41,7 +41,7 @@ def test_a_malformed_line_as_a_child_process(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_good_run_as_a_child_process(tmp_path):
+def test_successful_run_in_a_child_process(tmp_path):
     result = run(*flags(tmp_path))
     assert (result.returncode, result.stderr) == (0, "")  # no progress bar, because standard error is no terminal
     assert result.stdout.startswith(f"{tmp_path / 'out'}: train 1 rows") and result.stdout.count("\n") == 1
@@ -85,7 +85,7 @@ def test_empty_log(tmp_path, content, split):
     fails(flags(tmp_path, **{split: content}), f"{tmp_path / name}: holds no lines; expected a click log of 40 tab-separated fields a line", tmp_path)
 
 
-def test_a_split_of_bad_lines_only(tmp_path, capsys):
+def test_split_of_only_bad_lines_is_an_error(tmp_path, capsys):
     arguments = [*flags(tmp_path, test=b"a\nb\n"), "--bad_lines", "skip"]
     fails(arguments, "the test split holds no rows: every line of day_1 is malformed", tmp_path)
     assert "day_1: bad lines skipped: 2, the first: line 1: 1 fields, expected 40" in capsys.readouterr().err
@@ -106,7 +106,7 @@ TEXT = GOOD.encode() + os.urandom(3000).hex().encode()  # random digits at the e
         (zstandard.compress(TEXT) + b"tail", "damaged zstd file"),
     ],
 )
-def test_compressed_files_that_are_not_whole(tmp_path, content, message):
+def test_incomplete_compressed_files_are_errors(tmp_path, content, message):
     fails(flags(tmp_path, content), f"{tmp_path / 'day_0'}: {message}", tmp_path)
 
 
@@ -114,7 +114,7 @@ def test_compressed_files_that_are_not_whole(tmp_path, content, message):
 def test_values_beyond_float16(tmp_path, extra):
     first = "bad\n" if extra else GOOD  # a skipped line still counts as a line
     text = first + GOOD * 2 + "1\t5\t70000" + "\t" * 37 + "\n"
-    message = f"{tmp_path / 'day_0'}: line 4: field 3 (num_1) is 70000, expected at most ±65504, what float16 holds; use --numerical_transform log"
+    message = f"{tmp_path / 'day_0'}: line 4: field 3 (num_1) is 70000, expected at most ±65504, the range of float16; use --numerical_transform log"
     fails([*flags(tmp_path, text.encode()), "--numerical_transform", "none", *extra], message, tmp_path)
 
 
@@ -138,7 +138,7 @@ def test_destination_that_is_a_file(tmp_path):
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def test_logs_that_publishing_would_delete(tmp_path):
+def test_logs_that_publishing_would_delete_are_refused(tmp_path):
     arguments = flags(tmp_path)
     (tmp_path / "train").mkdir()
     log = (tmp_path / "day_0").rename(tmp_path / "train" / "day_0")
@@ -178,7 +178,7 @@ def staging(tmp_path, arguments):
     ("number", "code", "said"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGHUP, 129, "stopped by SIGHUP")],
 )
-def test_a_stopped_run_leaves_nothing(tmp_path, number, code, said):
+def test_stopped_run_leaves_no_files(tmp_path, number, code, said):
     with staging(tmp_path, flags(tmp_path)) as process:
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
@@ -186,7 +186,7 @@ def test_a_stopped_run_leaves_nothing(tmp_path, number, code, said):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path, capsys):
+def test_next_run_removes_the_files_of_a_killed_run(tmp_path, capsys):
     arguments = flags(tmp_path)
     with staging(tmp_path, arguments) as process:
         process.kill()
@@ -198,7 +198,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path, capsys):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["feature_spec.yaml", "test", "train", "vocabulary"]
 
 
-def test_full_disks_are_one_line_with_a_path_and_leave_nothing(tmp_path):
+def test_full_disk_is_a_one_line_error_and_leaves_no_files(tmp_path):
     command = ["unshare", "-rm", sys.executable, Path(__file__).with_name("full_disk.py"), tmp_path]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if result.returncode == 77 or "unshare" in result.stderr:
@@ -215,7 +215,7 @@ def test_full_disks_are_one_line_with_a_path_and_leave_nothing(tmp_path):
     assert all(any(file.startswith(kind) for file in tables) for kind in ("stagingtrain-", "stagingdataset/vocabulary/", "stagingdataset/t")), tables
 
 
-def test_a_file_that_cannot_grow_is_one_line_with_its_path(tmp_path):
+def test_file_size_limit_is_a_one_line_error_with_the_path(tmp_path):
     arguments = flags(tmp_path, train=b"".join(b"1" + b"\t5" * 13 + b"\t%x" % i * 26 + b"\n" for i in range(4000)))
     words = ["sh", "-c", 'ulimit -f 20; exec "$@"', "sh", sys.executable, "-m", "preproc.criteo", *arguments]
     result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

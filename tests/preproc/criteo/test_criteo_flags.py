@@ -71,7 +71,7 @@ def test_the_last_day_is_halved_as_nvidia_does(tmp_path, rows, test_rows, block_
     assert figures["valid"]["files"] == ["day_2"]
 
 
-def test_a_day_of_one_row_has_no_halves(tmp_path):
+def test_halving_a_day_of_one_row_is_an_error(tmp_path):
     train, test = days(tmp_path, values("a"), values("a"))
     with pytest.raises(DatasetError, match="--halve_test: day_1 holds 1 rows; expected at least 2"):
         run(tmp_path / "d", "--train", train, "--test", test, "--frequency_threshold", 0, "--halve_test")
@@ -97,7 +97,7 @@ def test_thresholds_by_field_count_from_0_as_nvidia_does(tmp_path):
         ("3,4", r"3,4: expected one number without a field, for all others"),
     ],
 )
-def test_thresholds_that_cannot_be(tmp_path, text, message):
+def test_invalid_thresholds_are_rejected(tmp_path, text, message):
     train, test = days(tmp_path, values("a"), values("a"))
     with pytest.raises(UserError, match=message):
         criteo.main(["--train", str(train), "--test", str(test), "--dst", str(tmp_path / "d"), "--frequency_threshold", text])
@@ -174,7 +174,7 @@ def shuffled(folder, rows, parts, seed):
     return np.fromfile(folder / "rows", np.uint8).reshape(rows.shape)
 
 
-def test_every_row_comes_anywhere_equally_often(tmp_path, monkeypatch):
+def test_shuffled_rows_are_uniform_over_positions(tmp_path, monkeypatch):
     """Shuffle 10 rows in buckets of about 3, 600 times: each row is at each place 60 times, within 5 standard deviations."""
     monkeypatch.setattr(row_order, "BUCKET_ROWS", 3)
     counts = np.zeros((10, 10))
@@ -197,7 +197,7 @@ def old(tmp_path):
     return run(tmp_path / "old", "--train", train, "--test", test, "--frequency_threshold", 0)
 
 
-def test_tomorrows_rows_by_yesterdays_ids(tmp_path, old, capsys):
+def test_later_rows_get_the_ids_of_an_older_dataset(tmp_path, old, capsys):
     (today,) = days(tmp_path, values(*"ddca", ""))
     data = run(tmp_path / "today", "--test", today, "--vocabulary", old.folder)
     assert ids(data, "test") == [0, 0, 3, 2, 0] and list(data.spec.sources) == ["test"]
@@ -226,7 +226,7 @@ def test_rows_without_labels(tmp_path, old, capsys):
     assert "line 2: field 1 (num_0) is 'x', expected an integer" in capsys.readouterr().err
 
 
-def test_new_values_come_behind_the_old_ones(tmp_path, old):
+def test_new_values_get_ids_after_the_old_ones(tmp_path, old):
     train, test = days(tmp_path, values("f", "f", "e", "e", "d", "b", "1", "1", "1"), values("1", "d", "a", "b"))
     data = run(tmp_path / "new", "--train", train, "--test", test, "--vocabulary", old.folder, "--extend_vocabulary", "--frequency_threshold", 2)
     # Old values keep their ids, and b's count grows by 1. New ones follow: 1 (three times), then e and f (twice each) in rising order; d is rare.
@@ -237,7 +237,7 @@ def test_new_values_come_behind_the_old_ones(tmp_path, old):
     assert ids(again, "test") == [4, 0, 2, 1]
 
 
-def test_dictionaries_of_all_days_let_test_rows_leak_and_say_so(tmp_path, capsys):
+def test_dictionary_days_all_counts_test_rows_and_warns(tmp_path, capsys):
     train, test = days(tmp_path, values("a", "b"), values("b", "c"))
     flags = ("--train", train, "--test", test, "--frequency_threshold", 0)
     assert ids(run(tmp_path / "train", *flags), "test") == [2, 0]
@@ -248,7 +248,7 @@ def test_dictionaries_of_all_days_let_test_rows_leak_and_say_so(tmp_path, capsys
     assert capsys.readouterr().err.startswith("preproc.criteo: warning: --dictionary_days all: values of test rows are in the dictionaries")
 
 
-def test_vocabularies_that_do_not_fit(tmp_path, old):
+def test_unsuitable_vocabularies_are_rejected(tmp_path, old):
     (today,) = days(tmp_path, values("a"))
 
     def refused(message, *flags, kind=UserError):
@@ -257,7 +257,7 @@ def test_vocabularies_that_do_not_fit(tmp_path, old):
         assert not (tmp_path / "d").exists()
 
     refused("has 26 categorical features, cat_0 to cat_25; expected the 3 of the logs", "--num_categorical", 3)
-    refused("--numerical_transform none: --vocabulary .* has log", "--numerical_transform", "none")
+    refused("--numerical_transform none: --vocabulary .* was made with log", "--numerical_transform", "none")
     path = old.folder / "vocabulary" / "cat_3.parquet"
     good = path.read_bytes()
     pl.DataFrame({"value": ["a"], "id": [1], "count": [1]}).write_parquet(path)
@@ -268,31 +268,31 @@ def test_vocabularies_that_do_not_fit(tmp_path, old):
     content = yaml.safe_load((old.folder / "feature_spec.yaml").read_text())
     content["metadata"] = {}
     (old.folder / "feature_spec.yaml").write_text(yaml.safe_dump(content))
-    refused("its metadata do not say that preproc.criteo wrote it", kind=DatasetError)
+    refused("its metadata do not name preproc.criteo", kind=DatasetError)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--test T --frequency_threshold 3", "--train is missing: the log files of the training days; only --vocabulary does without"),
+        ("--test T --frequency_threshold 3", "--train is missing; give the log files of the training days (only runs with --vocabulary need none)"),
         ("--train T --frequency_threshold 3", "--test is missing"),
-        ("--train T --test T", "--frequency_threshold is missing: how often a value has to occur to get an id"),
+        ("--train T --test T", "--frequency_threshold is missing; give the number of occurrences from which a value gets an id"),
         ("--vocabulary V", "--train, --valid, --test and --unlabelled are missing"),
-        ("--vocabulary V --extend_vocabulary --test T", "--train is missing: the log files of the training days; --extend_vocabulary takes"),
+        ("--vocabulary V --extend_vocabulary --test T", "--train is missing; give the log files of the training days (--extend_vocabulary takes"),
         ("--train T --test T --extend_vocabulary --frequency_threshold 3", "--extend_vocabulary needs --vocabulary"),
         ("--train T --valid T --test T --halve_test --frequency_threshold 3", "--halve_test: --valid is given too"),
         ("--train T --vocabulary V --halve_test", "--halve_test: --test is missing"),
         ("--test T --vocabulary V --output_ordering total_random", "--output_ordering total_random: --train is missing"),
-        ("--test T --vocabulary V --dictionary_days all", "--dictionary_days all: with --vocabulary no dictionary is made"),
+        ("--test T --vocabulary V --dictionary_days all", "--dictionary_days all: no dictionary is made with --vocabulary but"),
         ("--train T --test T --frequency_threshold 3 --num_categorical 0", "--num_categorical: expected a whole number of at least 1"),
     ],
 )
-def test_flags_that_do_not_go_together(tmp_path, flags, message):
+def test_conflicting_flags_are_rejected(tmp_path, flags, message):
     with pytest.raises(UserError, match=re.escape(message)):
         criteo.main([*flags.split(), "--dst", str(tmp_path / "d")])
 
 
-def test_flags_without_effect_are_named(tmp_path, old, capsys):
+def test_flags_without_effect_give_warnings(tmp_path, old, capsys):
     (today,) = days(tmp_path, values("a"))
     run(tmp_path / "d", "--test", today, "--vocabulary", old.folder, "--frequency_threshold", 3, "--seed", 1)
     lines = [line.split(" has no effect ")[0] for line in capsys.readouterr().err.splitlines()]

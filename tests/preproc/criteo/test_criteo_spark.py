@@ -94,7 +94,7 @@ def test_the_ids_of_another_dataset(logs, tmp_path, capsys, request):
 
 
 @pytest.mark.parametrize("name", ["a[1] {b}*?", ":ü#%41;&"])
-def test_other_fields_transforms_and_a_folder_with_signs_in_its_name(tmp_path, capsys, by_sql, name):
+def test_other_fields_transforms_and_special_characters_in_the_folder_name(tmp_path, capsys, by_sql, name):
     folder = tmp_path / name
     folder.mkdir()
     random = np.random.default_rng(0)

@@ -46,7 +46,7 @@ def lines(draw):
 @example(["1\t1-" + "\t" * 6], 1, True)
 @example(["0" + "\t" * 8, "0" + "\t" * 6], 1 << 18, True)
 @example(["\t".join(["0", "-7", "1234567890", *[""] * 5])], 1, False)
-def test_a_block_by_numpy_is_a_block_by_polars(texts, step_bytes, labelled):
+def test_numpy_and_polars_parse_blocks_alike(texts, step_bytes, labelled):
     form = LogForm(3, 4, labelled)
     texts = texts if labelled else [line.split("\t", 1)[1] for line in texts]
     text = "".join(f"{line}\n" for line in texts).encode()
@@ -66,7 +66,7 @@ def test_blocks_of_many_long_integers_are_left_to_polars():
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-10, 70_000), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30))
-def test_logarithms_by_table_are_the_same_bits(values):
+def test_table_of_logarithms_gives_the_same_bits(values):
     frame = pl.DataFrame({"a": pl.Series(values, dtype=pl.Int64), "b": pl.Series(values[::-1], dtype=pl.Int64)})
     found, expected = log_plus_3(frame), numerical.log_plus_3(frame)
     assert found.dtype == expected.dtype and found.flags.c_contiguous and found.tobytes() == expected.tobytes()
@@ -82,7 +82,7 @@ values = st.one_of(st.none(), st.integers(0, 8), st.integers(0, 2**32 - 1))
 
 @settings(deadline=None)
 @given(st.lists(st.lists(values, max_size=40), min_size=1, max_size=3), st.lists(values, min_size=1, max_size=60), st.sampled_from([1, 7, 1 << 15]))
-def test_ids_by_table_are_those_of_a_join(tmp_path_factory, blocks, seen, block):
+def test_hash_table_gives_the_ids_of_a_join(tmp_path_factory, blocks, seen, block):
     folder = tmp_path_factory.mktemp("ids")
     vocabulary = build_vocabulary(pl.LazyFrame({"c": pl.Series(seen, dtype=pl.UInt32)}), 0)
     columns = [pl.Series("c", one, pl.UInt32) for one in [*blocks, seen]]
@@ -92,7 +92,7 @@ def test_ids_by_table_are_those_of_a_join(tmp_path_factory, blocks, seen, block)
 
 
 @pytest.mark.parametrize(("sparse", "inserted"), [(0, 1 << 18), (1 << 20, 1 << 18), (0, 7)])
-def test_ids_of_many_values_that_want_the_same_slots(sparse, inserted):
+def test_ids_of_values_with_the_same_slots(sparse, inserted):
     """The values' products with the hash's factor are small or near 2^32, so that all begin at few slots: probing goes far, and around the end."""
     inverse = pow(2654435769, -1, 2**32)
     products = np.concatenate([np.arange(500), 2**32 - 1 - np.arange(500)])

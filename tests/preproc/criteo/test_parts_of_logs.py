@@ -47,7 +47,7 @@ def whole_and_parts(path, size):
 )
 @example([SOUND, "", "", SOUND] * 10, 64, False, "")
 @example([SOUND, *[""] * 30, "bad"], 64, True, "\n\n")
-def test_ranges_are_the_whole(tmp_path_factory, lines, size, carriage, end):
+def test_ranges_cover_the_whole_log(tmp_path_factory, lines, size, carriage, end):
     path = tmp_path_factory.mktemp("log") / "day"
     lines = [SOUND, *lines]  # the first line is valid, because a log of blank lines only is an error
     ends = "\r\n" if carriage else "\n"
@@ -56,7 +56,7 @@ def test_ranges_are_the_whole(tmp_path_factory, lines, size, carriage, end):
     assert parts[0].equals(whole[0]) and parts[1] == whole[1]
 
 
-def test_ranges_are_of_about_a_size(tmp_path):
+def test_ranges_have_about_the_requested_size(tmp_path):
     path = tmp_path / "day"
     path.write_text("".join(SOUND.format(row) + "\n" for row in range(1000)))
     found = ranges(path, 500)
@@ -66,7 +66,7 @@ def test_ranges_are_of_about_a_size(tmp_path):
     assert ranges(tmp_path / "day.gz", 500) == ranges(path, 1 << 20) == [None]
 
 
-def test_an_error_is_moved_and_a_file_named_like_one_is_not(tmp_path):
+def test_line_number_of_an_error_is_shifted_but_not_the_file_name(tmp_path):
     path = tmp_path / "line 3: x"
     error = moved_error(DatasetError(f"{path}: line 7: field 1 is 'line 9: x'"), path, 100)
     assert str(error) == f"{path}: line 107: field 1 is 'line 9: x'"
@@ -81,7 +81,7 @@ values = st.one_of(st.integers(0, 8), st.integers(2**32 - 3, 2**32 - 1), st.inte
 
 @settings(deadline=None)
 @given(st.lists(values, min_size=1, max_size=60), st.lists(values, max_size=60), st.sampled_from([1, 7, 1000]))
-def test_ids_by_search_are_those_of_the_table(tmp_path_factory, seen, asked, most):
+def test_search_in_files_gives_the_ids_of_the_table(tmp_path_factory, seen, asked, most):
     folder = tmp_path_factory.mktemp("sorted")
     vocabulary = build_vocabulary(pl.LazyFrame({"c": pl.Series(seen, dtype=pl.UInt32)}), 0)
     parts = []
@@ -117,7 +117,7 @@ def test_joined_files(tmp_path, monkeypatch, kernel):
 
 @pytest.mark.parametrize("rows", [0, 1, 61_440, 184_319, 184_320, 262_144, 262_145, 400_000, 1_111_111])
 @pytest.mark.parametrize("cuts", [(), (0.1, 0.1, 0.8), tuple(np.linspace(0, 1, 40)[1:-1])])
-def test_a_vocabulary_as_a_stream_is_the_file_of_the_frame(tmp_path, rows, cuts):
+def test_streamed_vocabulary_equals_the_file_of_the_frame(tmp_path, rows, cuts):
     """The frame's file is what preprocessing wrote when Polars was its only engine."""
     random = np.random.default_rng(0)
     count = np.sort(random.zipf(1.3, rows).clip(0, 2**31).astype(np.uint32))[::-1]

@@ -152,11 +152,11 @@ FORMS = {
     "one layer each": (Model(bottom_dims=(8,), top_dims=(1,)), write_current, {}, ()),
     "tables in one file": (Model(), write_current, {"concat_embedding": True}, ()),
     # 13,024 bytes of tables: 1.25e-5 of 2^30 bytes holds them all, of 10^9 bytes all but the largest
-    "tables in one file, just": (Model(), write_current, {"concat_embedding": True, "limit_gb": 1.25e-5}, ()),
-    "the largest apart": (Model(), write_current, {"concat_embedding": True, "limit_gb": 1.25e-5, "newer": True}, ()),
-    "all but one apart": (Model(), write_current, {"concat_embedding": True, "limit_gb": 5e-7}, ()),
-    "all apart": (Model(), write_current, {"concat_embedding": True, "limit_gb": 0}, ()),
-    "two apart": (Model(cardinalities=(50, 300, 7, 60)), write_current, {"concat_embedding": True, "limit_gb": 2e-6}, ()),
+    "tables in one file, at the limit": (Model(), write_current, {"concat_embedding": True, "limit_gb": 1.25e-5}, ()),
+    "largest table in its own file": (Model(), write_current, {"concat_embedding": True, "limit_gb": 1.25e-5, "newer": True}, ()),
+    "all tables but one in their own files": (Model(), write_current, {"concat_embedding": True, "limit_gb": 5e-7}, ()),
+    "all tables in their own files": (Model(), write_current, {"concat_embedding": True, "limit_gb": 0}, ()),
+    "two tables in their own files": (Model(cardinalities=(50, 300, 7, 60)), write_current, {"concat_embedding": True, "limit_gb": 2e-6}, ()),
     "distributed embeddings": (Model(), write_older, {}, CUDA),
     "distributed embeddings, with part": (Model(), write_older, {"part": "_part0"}, CUDA),
     "distributed embeddings, bottom last": (Model(bottom_first=False), write_older, {}, TENSORFLOW),
@@ -167,7 +167,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_imported_model_scores_as_nvidias(call, tmp_path, dataset, form):
+def test_imported_model_gives_nvidias_scores(call, tmp_path, dataset, form):
     model, write, options, flags = FORMS[form]
     if (model.numerical, model.cardinalities) != (3, CARDINALITIES):
         dataset = write_dataset(tmp_path / "dataset", model.numerical, model.cardinalities)
@@ -182,7 +182,7 @@ def test_the_imported_model_scores_as_nvidias(call, tmp_path, dataset, form):
     np.testing.assert_allclose(pl.read_parquet(tmp_path / "predictions.parquet")["score"].to_numpy(), expected, atol=1e-5, rtol=0)
 
 
-def test_the_fixtures_variables_are_named_as_keras_2_names_them(tmp_path):
+def test_fixture_variables_have_the_names_of_keras_2(tmp_path):
     # TensorFlow 2.12 writes these names for a subclassed Keras model with these two lists of Dense layers
     write_current(tmp_path / "nvidia", Model())
     layers = [("bottom_mlp_layers", 0), ("bottom_mlp_layers", 1), ("top_mlp", 0), ("top_mlp", 1), ("top_mlp", 2)]
@@ -208,7 +208,7 @@ def test_rows_are_read_across_parts():
 # As its users run it ------------------------------------------------------------------------------------------------------
 
 
-def test_import_as_a_child_process_and_evaluation_without_model_flags(call, tmp_path, dataset):
+def test_import_in_a_child_process_and_evaluation_without_model_flags(call, tmp_path, dataset):
     source = write_current(tmp_path / "nvidia", Model())
     command = [sys.executable, "-m", nvidia_checkpoint.NAME, *map(str, paths(source, dataset, tmp_path / "ours"))]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -235,7 +235,7 @@ def imported(call, tmp_path, dataset):
 TRAIN = ("--cpu", "--log_path", "", "--max_steps", 3, "--batch_size", 64, "--valid_batch_size", 64, "--warmup_steps", 0, "--optimizer", "adam")
 
 
-def test_the_manifest_keeps_what_a_run_takes_over(imported, dataset):
+def test_manifest_keeps_the_options_that_runs_inherit(imported, dataset):
     manifest = Checkpoint(imported).manifest
     dims = {"embedding_dim": 8, "bottom_mlp_dims": [16, 8], "top_mlp_dims": [12, 5, 1], "hash_indices": False, "max_table_size": None}
     assert (manifest["step"], manifest["config"]) == (0, dims)
@@ -243,7 +243,7 @@ def test_the_manifest_keeps_what_a_run_takes_over(imported, dataset):
     assert manifest["features"] == {"numerical": ["num_0", "num_1", "num_2"], "categorical": categorical}
 
 
-def test_training_goes_on_from_the_weights(call, tmp_path, imported, dataset):
+def test_training_continues_from_the_weights(call, tmp_path, imported, dataset):
     flags = (*TRAIN, "--dataset_path", dataset, "--restore_checkpoint_path", imported, "--resume", "weights")
     for rate, target in ((1e-30, tmp_path / "same"), (0.01, tmp_path / "trained")):
         code, _, err = call(dlrm.main, *flags, "--learning_rate", rate, "--save_checkpoint_path", target)
@@ -254,18 +254,18 @@ def test_training_goes_on_from_the_weights(call, tmp_path, imported, dataset):
         assert not np.array_equal(after.read(name), before.read(name)), name
 
 
-def test_it_holds_no_position_to_go_on_from(call, imported, dataset):
+def test_imported_checkpoint_has_no_training_position(call, imported, dataset):
     code, _, err = call(dlrm.main, *TRAIN, "--dataset_path", dataset, "--restore_checkpoint_path", imported)
-    assert code == 1 and "holds no position to go on from; --resume weights takes its weights and starts at step 0" in err
+    assert code == 1 and "has no training position to resume from; use --resume weights to take its weights and start at step 0" in err
 
 
 # Errors -------------------------------------------------------------------------------------------------------------------
 
 
 CURRENT = {
-    "cross": (edit("dense/config.json", interaction="cross"), "interaction cross with 3 cross layers, dense holds the weights of 0; expected"),
+    "cross": (edit("dense/config.json", interaction="cross"), "interaction cross with 3 cross layers, but dense holds the weights of 0; expected"),
     "unknown interaction": (edit("dense/config.json", interaction="dummy"), "interaction 'dummy', expected dot_custom_cuda, dot_tensorflow or cross"),
-    "other numericals": (edit("dense/config.json", num_numerical_features=8), "config.json: 8 numerical features, the dataset has 3; give the data"),
+    "other numericals": (edit("dense/config.json", num_numerical_features=8), "config.json: 8 numerical features, but the dataset has 3; give the"),
     "no dense config": (remove("dense/config.json"), "dense/config.json: No such file or directory; expected the folders dense and sparse"),
     "bad config": (write("sparse/config.json", b"{"), "sparse/config.json: Expecting property name"),
     "config of another kind": (write("sparse/config.json", b"[]"), "sparse/config.json: expected a JSON object, found list"),
@@ -275,25 +275,31 @@ CURRENT = {
     "cut data": (write("dense/dense.data-00000-of-00001", b""), "dense/dense.index: TensorFlow cannot read it: "),
     "other data": (write("dense/dense.data-00000-of-00001", bytes(9999)), "dense/dense.index: TensorFlow cannot read it: "),
     "no table": (remove("sparse/feature_2.npy"), "sparse: the table of feature cat_2, feature_2….npy, is missing; expected 4 tables"),
-    "table too many": (write("sparse/feature_4.npy", b""), "feature_4.npy: not a whole NumPy file"),
-    "cut table": (cut("sparse/feature_1.npy"), "sparse/feature_1.npy: not a whole NumPy file: mmap length is greater than file size"),
-    "objects": (resave("sparse/feature_1.npy", lambda table: table.astype(object)), "sparse/feature_1.npy: not a whole NumPy file"),
-    "fewer rows": (resave("sparse/feature_1.npy", lambda table: table[1:]), "feature_1.npy: 299 rows, feature cat_1 has cardinality 300 in "),
-    "more rows": (resave("sparse/feature_0.npy", lambda table: np.tile(table, (2, 1))), "feature_0.npy: 100 rows, feature cat_0 has cardinality 50"),
+    "table too many": (write("sparse/feature_4.npy", b""), "feature_4.npy: not a complete NumPy file"),
+    "cut table": (cut("sparse/feature_1.npy"), "sparse/feature_1.npy: not a complete NumPy file: mmap length is greater than file size"),
+    "objects": (resave("sparse/feature_1.npy", lambda table: table.astype(object)), "sparse/feature_1.npy: not a complete NumPy file"),
+    "fewer rows": (resave("sparse/feature_1.npy", lambda table: table[1:]), "feature_1.npy: 299 rows, but feature cat_1 has cardinality 300 in "),
+    "more rows": (
+        resave("sparse/feature_0.npy", lambda table: np.tile(table, (2, 1))),
+        "feature_0.npy: 100 rows, but feature cat_0 has cardinality 50",
+    ),
     "wider table": (resave("sparse/feature_3.npy", lambda table: np.pad(table, ((0, 0), (0, 1)))), "shape [50, 9], expected [rows, 8], the same"),
     "flat table": (resave("sparse/feature_3.npy", np.ravel), "feature_3.npy: shape [400], expected [rows, 8]"),
-    "half": (resave("sparse/feature_3.npy", lambda table: table.astype(np.float16)), "sparse/feature_3.npy: float16, expected float32"),
+    "float16": (resave("sparse/feature_3.npy", lambda table: table.astype(np.float16)), "sparse/feature_3.npy: float16, expected float32"),
 }
 OLDER = {
-    "nothing": (remove("*"), "no checkpoint of NVIDIA's DLRM or DCNv2: neither the folders dense and"),
-    "part": (remove("feature_1_300_part1.npy"), "the table of feature cat_1, feature_1….npy, has only the parts [0, 2, 3, 4]"),
-    "last part": (remove("feature_1_300_part4.npy"), "feature_1_300_part0.npy: 256 rows, feature cat_1 has cardinality 300 in "),
-    "two checkpoints": (write("feature_1.npy", b""), "feature_1.npy: not a whole NumPy file"),
-    "another one's table": (lambda folder: np.save(folder / "feature_1.npy", np.zeros(3)), "9 files for 8 tables or parts of tables: it holds more"),
-    "extra table": (lambda folder: np.save(folder / "feature_4_9_part0.npy", np.zeros(9)), "_part0.npy: one table too many, the dataset has 4"),
+    "no files": (remove("*"), "holds no checkpoint of NVIDIA's models; expected the folders dense and"),
+    "missing part": (remove("feature_1_300_part1.npy"), "the table of feature cat_1, feature_1….npy, has only the parts [0, 2, 3, 4]"),
+    "missing last part": (remove("feature_1_300_part4.npy"), "feature_1_300_part0.npy: 256 rows, but feature cat_1 has cardinality 300 in "),
+    "two checkpoints": (write("feature_1.npy", b""), "feature_1.npy: not a complete NumPy file"),
+    "table of another checkpoint": (
+        lambda folder: np.save(folder / "feature_1.npy", np.zeros(3)),
+        "9 files for 8 tables or parts of tables: it holds more",
+    ),
+    "extra table": (lambda folder: np.save(folder / "feature_4_9_part0.npy", np.zeros(9)), "_part0.npy: one table too many, since the dataset has 4"),
     "no bias": (remove("top_mlp_layer_1_bias_part0.npy"), "layer 1 of the top_mlp has no bias"),
     "no layer": (remove("top_mlp_layer_0*"), "layer 0 of the top_mlp has no kernel; expected a checkpoint of NVIDIA's DLRM"),
-    "half": (resave("top_mlp_layer_1_bias_part0.npy", np.float16), "top_mlp_layer_1_bias_part0.npy: float16, expected float32"),
+    "float16": (resave("top_mlp_layer_1_bias_part0.npy", np.float16), "top_mlp_layer_1_bias_part0.npy: float16, expected float32"),
     "other inputs": (resave("bottom_mlp_layer_0_kernel_part0.npy", lambda kernel: kernel[:5]), "shape [5, 16], expected 3 or 8 rows for the data"),
     "other features": (resave("top_mlp_layer_0_kernel_part0.npy", lambda kernel: kernel[1:]), "shape [23, 12], expected 18 or 19 or 24 rows"),
     "other layer": (resave("top_mlp_layer_1_kernel_part0.npy", lambda kernel: kernel[1:]), "shape [11, 5], expected 12 rows"),
@@ -306,7 +312,7 @@ OLDER = {
 
 
 @pytest.mark.parametrize("damage", CURRENT)
-def test_a_damaged_checkpoint_is_one_line(call, tmp_path, dataset, damage):
+def test_damaged_checkpoint_is_a_one_line_error(call, tmp_path, dataset, damage):
     change, message = CURRENT[damage]
     source = write_current(tmp_path / "nvidia", Model())
     change(source)
@@ -314,39 +320,47 @@ def test_a_damaged_checkpoint_is_one_line(call, tmp_path, dataset, damage):
 
 
 @pytest.mark.parametrize("damage", OLDER)
-def test_a_damaged_older_checkpoint_is_one_line(call, tmp_path, dataset, damage):
+def test_damaged_older_checkpoint_is_a_one_line_error(call, tmp_path, dataset, damage):
     change, message = OLDER[damage]
     source = write_older(tmp_path / "nvidia", Model(order=BY_SIZE), "_part0", 64)
     change(source)
     check_refused(call, source, dataset, message, *CUDA)
 
 
-def test_tables_in_one_file_belong_to_the_cardinalities_they_were_written_for(call, tmp_path, dataset):
+def test_concatenated_tables_of_other_cardinalities_are_rejected(call, tmp_path, dataset):
     source = write_current(tmp_path / "nvidia", Model(cardinalities=(300, 50, 7, 50)), concat_embedding=True)
     check_refused(call, source, dataset, "the table of feature cat_1, feature_1….npy, is missing")
 
 
 CONCATENATED = {
-    "which of two alike is apart": (2e-6, lambda folder: None, "put some of several tables of 1600 bytes apart; which is not known"),
-    "one file lost": (
+    "tables of equal size": (2e-6, lambda folder: None, "left some of several tables of 1600 bytes on the CPU; the checkpoint does not say"),
+    "missing file": (
         4e-6,
         remove("sparse/feature_1.npy"),
-        "feature_0.npy and on: [107] rows, expected [107, 300] by --concat_embedding for tables of 50, 300",
+        "feature_0.npy and the files after it: [107] rows, expected [107, 300] by --concat_embedding for tables of 50, 300",
     ),
-    "other rows": (4e-6, resave("sparse/feature_0.npy", lambda table: table[1:]), "feature_0.npy and on: [106, 300] rows, expected [107, 300] by"),
-    "no number": (4e-6, edit("sparse/config.json", cpu_offloading_threshold_gb=None), "cpu_offloading_threshold_gb is None, expected a number"),
+    "other rows": (
+        4e-6,
+        resave("sparse/feature_0.npy", lambda table: table[1:]),
+        "feature_0.npy and the files after it: [106, 300] rows, expected [107, 300] by",
+    ),
+    "limit is no number": (
+        4e-6,
+        edit("sparse/config.json", cpu_offloading_threshold_gb=None),
+        "cpu_offloading_threshold_gb is None, expected a number",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", CONCATENATED)
-def test_concatenated_tables_that_cannot_be_told_apart_are_one_line(call, tmp_path, dataset, case):
+def test_concatenated_tables_that_cannot_be_separated_are_a_one_line_error(call, tmp_path, dataset, case):
     limit_gb, change, message = CONCATENATED[case]
     source = write_current(tmp_path / "nvidia", Model(), concat_embedding=True, limit_gb=limit_gb)
     change(source)
     check_refused(call, source, dataset, message)
 
 
-def test_the_interaction_is_asked_for_where_it_is_not_known_and_only_there(call, tmp_path, dataset):
+def test_dot_interaction_is_required_only_where_it_is_not_recorded(call, tmp_path, dataset):
     older = write_older(tmp_path / "older", Model())
     check_refused(call, older, dataset, "give --dot_interaction as in training: custom_cuda (that application's default) or tensorflow")
     message = "dense/config.json says dot_tensorflow; drop the flag"
@@ -357,7 +371,7 @@ def test_other_mistakes(call, tmp_path, dataset, imported):
     nothing = tmp_path / "nothing"
     assert f"--nvidia_checkpoint {nothing}: no such folder" in call(nvidia_checkpoint.main, *paths(nothing, dataset, tmp_path / "new"))[2]
     code, _, err = call(nvidia_checkpoint.main, *paths(tmp_path / "nvidia", dataset, imported))
-    assert code == 1 and f"--save_checkpoint_path {imported}: holds a checkpoint; name another folder" in err
+    assert code == 1 and f"--save_checkpoint_path {imported}: already holds a checkpoint; choose another folder" in err
     assert "no such file; expected a feature specification" in call(nvidia_checkpoint.main, *paths(tmp_path / "nvidia", nothing, tmp_path / "new"))[2]
     with pytest.raises(UserError, match="--save_checkpoint_path"):
         nvidia_checkpoint.main(["--nvidia_checkpoint", "a", "--dataset_path", "b"])

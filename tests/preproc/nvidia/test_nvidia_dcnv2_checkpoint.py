@@ -160,7 +160,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_imported_model_scores_as_nvidias(call, tmp_path, dataset, form):
+def test_imported_model_gives_nvidias_scores(call, tmp_path, dataset, form):
     model, options = FORMS[form]
     if model.numerical != 3:
         dataset = write_dataset(tmp_path / "dataset", model.numerical)
@@ -182,7 +182,7 @@ def test_the_imported_model_scores_as_nvidias(call, tmp_path, dataset, form):
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
 
 
-def test_the_fixtures_variables_are_named_as_keras_2_names_them(tmp_path):
+def test_fixture_variables_have_the_names_of_keras_2(tmp_path):
     # Keras 2 gives these names for a subclassed model whose attribute interact_op is a tf.Module with a list of Keras layers
     write_checkpoint(tmp_path / "nvidia", Model(num_layers=1, bottom_dims=(6,), top_dims=(1,)))
     layers = ("bottom_mlp_layers/0/kernel", "bottom_mlp_layers/0/bias", "top_mlp/0/kernel", "top_mlp/0/bias")
@@ -191,7 +191,7 @@ def test_the_fixtures_variables_are_named_as_keras_2_names_them(tmp_path):
     assert {name for name, _ in tf.train.list_variables(str(tmp_path / "nvidia/dense/dense"))} == expected | {"_CHECKPOINTABLE_OBJECT_GRAPH"}
 
 
-def test_import_as_a_child_process_and_evaluation_without_model_flags(call, tmp_path, dataset):
+def test_import_in_a_child_process_and_evaluation_without_model_flags(call, tmp_path, dataset):
     source = write_checkpoint(tmp_path / "nvidia", Model())
     command = [sys.executable, "-m", nvidia_checkpoint.NAME, *map(str, paths(source, dataset, tmp_path / "ours"))]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -202,7 +202,7 @@ def test_import_as_a_child_process_and_evaluation_without_model_flags(call, tmp_
     assert code == 0 and "200 samples" in out, err
 
 
-def test_the_manifest_keeps_what_a_run_takes_over(imported):
+def test_manifest_keeps_the_options_that_runs_inherit(imported):
     manifest = Checkpoint(imported).manifest
     shape = {"embedding_dim": 8, "bottom_mlp_dims": [16, 6], "top_mlp_dims": [12, 5, 1]}
     shape |= {"interaction": "cross", "num_cross_layers": 3, "cross_layer_projection_dim": 5}
@@ -210,7 +210,7 @@ def test_the_manifest_keeps_what_a_run_takes_over(imported):
     assert manifest["model"] == {"name": "dcnv2"} | shape
 
 
-def test_training_goes_on_from_the_weights(call, tmp_path, imported, dataset):
+def test_training_continues_from_the_weights(call, tmp_path, imported, dataset):
     flags = ("--cpu", "--log_path", "", "--max_steps", 3, "--batch_size", 64, "--valid_batch_size", 64, "--warmup_steps", 0)
     flags += ("--dataset_path", dataset, "--restore_checkpoint_path", imported, "--resume", "weights")
     for rate, target in ((1e-30, tmp_path / "same"), (0.01, tmp_path / "trained")):
@@ -254,13 +254,13 @@ ARRAYS = {
     "other output": (swap(2, "v", lambda v: v[:, 1:]), "cross_layers/2/_dense_v/kernel/.ATTRIBUTES/VARIABLE_VALUE: shape [5, 37], expected [5, 38]"),
     "other bias": (swap(2, "bias", lambda bias: bias[1:]), "cross_layers/2/_dense_v/bias/.ATTRIBUTES/VARIABLE_VALUE: shape [37], expected [38]"),
     "flat kernel": (swap(0, "u", np.ravel), "cross_layers/0/_dense_u/kernel/.ATTRIBUTES/VARIABLE_VALUE: shape [190], expected [38, 190]"),
-    "half": (swap(1, "v", np.float16), "cross_layers/1/_dense_v/kernel/.ATTRIBUTES/VARIABLE_VALUE: float16, expected float32"),
+    "float16": (swap(1, "v", np.float16), "cross_layers/1/_dense_v/kernel/.ATTRIBUTES/VARIABLE_VALUE: float16, expected float32"),
     "not finite": (swap(1, "bias", lambda bias: bias * np.nan), "dense/cross/1/u/bias: holds weights that are not finite"),
 }
 
 
 @pytest.mark.parametrize("damage", ARRAYS)
-def test_damaged_arrays_are_one_line(call, tmp_path, dataset, damage):
+def test_damaged_arrays_are_a_one_line_error(call, tmp_path, dataset, damage):
     change, message = ARRAYS[damage]
     model = Model()
     change(model)
@@ -268,27 +268,33 @@ def test_damaged_arrays_are_one_line(call, tmp_path, dataset, damage):
 
 
 CONFIGURATIONS = {
-    "layer lost": (edit("dense/config.json", num_cross_layers=4), "interaction cross with 4 cross layers, dense holds the weights of 3; expected"),
-    "layers of a DLRM": (edit("dense/config.json", interaction="dot_tensorflow"), "dot_tensorflow with 0 cross layers, dense holds the weights of 3"),
-    "other numericals": (edit("dense/config.json", num_numerical_features=8), "config.json: 8 numerical features, the dataset has 3; give the data"),
+    "missing layer": (
+        edit("dense/config.json", num_cross_layers=4),
+        "interaction cross with 4 cross layers, but dense holds the weights of 3; expected",
+    ),
+    "layers of a DLRM": (
+        edit("dense/config.json", interaction="dot_tensorflow"),
+        "dot_tensorflow with 0 cross layers, but dense holds the weights of 3",
+    ),
+    "other numericals": (edit("dense/config.json", num_numerical_features=8), "config.json: 8 numerical features, but the dataset has 3; give the"),
 }
 
 
 @pytest.mark.parametrize("damage", CONFIGURATIONS)
-def test_a_configuration_of_another_checkpoint_is_one_line(call, tmp_path, dataset, damage):
+def test_configuration_of_another_checkpoint_is_a_one_line_error(call, tmp_path, dataset, damage):
     change, message = CONFIGURATIONS[damage]
     source = write_checkpoint(tmp_path / "nvidia", Model())
     change(source)
     check_refused(call, source, dataset, message)
 
 
-def test_no_layers_at_all_and_layers_of_full_rank_are_refused(call, tmp_path, dataset):
+def test_missing_and_full_rank_cross_layers_are_rejected(call, tmp_path, dataset):
     check_refused(call, write_checkpoint(tmp_path / "none", Model(num_layers=0)), dataset, "dense holds the weights of 0; expected the same number")
     full = write_checkpoint(tmp_path / "full", Model(), FullRank)
     check_refused(call, full, dataset, "cross_layers/0/_dense/kernel/.ATTRIBUTES/VARIABLE_VALUE: a cross layer of full rank; expected two kernels")
 
 
-def test_a_layer_without_its_second_kernel_is_refused(call, tmp_path, dataset):
+def test_layer_without_its_second_kernel_is_rejected(call, tmp_path, dataset):
     class Half(tf.Module):
         def __init__(self, u, v, bias):
             super().__init__()
@@ -299,14 +305,14 @@ def test_a_layer_without_its_second_kernel_is_refused(call, tmp_path, dataset):
 
 
 DATASETS = {
-    "shared tables": ({"table": ["both", None, None, "both"]}, "feature cat_0 is looked up in table both; NVIDIA's features have one each"),
-    "means": ({"hotness": 2, "pooling": "mean"}, "feature cat_0 has pooling mean; NVIDIA's DLRM and DCNv2 add vectors up, drop pooling"),
-    "other widths": ({"embedding_dim": [8, 8, 16, 8]}, "feature_2.npy: 8 columns, feature cat_2 has embedding_dim 16 in "),
+    "shared tables": ({"table": ["both", None, None, "both"]}, "feature cat_0 uses the table both, but each feature of NVIDIA's"),
+    "mean pooling": ({"hotness": 2, "pooling": "mean"}, "feature cat_0 has pooling mean, but NVIDIA's DLRM and DCNv2 sum vectors; remove pooling"),
+    "other widths": ({"embedding_dim": [8, 8, 16, 8]}, "feature_2.npy: 8 columns, but feature cat_2 has embedding_dim 16 in "),
 }
 
 
 @pytest.mark.parametrize("case", DATASETS)
-def test_a_dataset_that_wants_another_model_is_refused(call, tmp_path, case):
+def test_dataset_that_needs_another_model_is_rejected(call, tmp_path, case):
     facts, message = DATASETS[case]
     dataset = write_dataset(tmp_path / "dataset", **facts)
     check_refused(call, write_checkpoint(tmp_path / "nvidia", Model()), dataset, message)

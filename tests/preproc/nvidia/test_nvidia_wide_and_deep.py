@@ -155,11 +155,11 @@ def check_same(model, target, dataset):
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_the_imported_model_has_nvidias_logits(call, tmp_path, dataset, later):
+def test_imported_model_gives_nvidias_logits(call, tmp_path, dataset, later):
     model = original(ROWS, WIDTHS, NUMBERS, later)
     source, target = save(tmp_path / "nvidia", model), tmp_path / "ours"
     code, out, err = call(nvidia_checkpoint.main, *paths(source, dataset, target))
-    size = "4 tables of 4,3,8 columns, 1,306 parameters; as many of 1 column; deep MLP 6,4,1; trained for 455 steps"
+    size = "4 tables of 4,3,8 columns, 1,306 parameters; a wide table of 1 column for each; deep MLP 6,4,1; trained for 455 steps"
     assert (code, out) == (0, f"written: {target}/step-00000000: {size}\n"), err
     assert [line.partition(": ")[2].split(":")[0] for line in err.splitlines()] == (
         [] if later else ["the checkpoint does not name its wide tables", "the checkpoint does not name its weights of numerical features"]
@@ -188,7 +188,7 @@ def test_lists_are_averaged_in_the_deep_part_and_added_in_the_wide_one(call, tmp
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
-def test_outbrains_features_are_told_by_the_applications_lists(call, tmp_path):
+def test_outbrain_features_follow_the_applications_lists(call, tmp_path):
     """Dataset and checkpoint have the features in different orders; the checkpoint's is that of section 2 of NVIDIA's features.py."""
     rows = {
         name: 3 + i % 4 for i, name in enumerate(CATEGORICAL)
@@ -218,7 +218,7 @@ def source(saved, tmp_path):
     return shutil.copytree(saved, tmp_path / "nvidia")
 
 
-def test_evaluation_and_training_go_on_from_it(call, tmp_path, dataset, source):
+def test_evaluation_and_training_continue_from_the_import(call, tmp_path, dataset, source):
     target = tmp_path / "ours"
     assert call(nvidia_checkpoint.main, *paths(source, dataset, target))[0] == 0
     flags = ("--cpu", "--dataset_path", dataset, "--affinity", "disabled", "--log_path", "")
@@ -232,29 +232,29 @@ def test_evaluation_and_training_go_on_from_it(call, tmp_path, dataset, source):
 DATASETS = {
     "fewer features": ({"cat_b": None}, NUMBERS, "shape [21, 6], expected 13 rows for the dataset's features or the layer before"),
     "another feature": ({"m": None, "n": 50}, NUMBERS, "the deep table of feature n is missing"),
-    "other rows": ({"m": 51}, NUMBERS, "50 rows, feature m has cardinality 51 in "),
+    "other rows": ({"m": 51}, NUMBERS, "50 rows, but feature m has cardinality 51 in "),
     "fewer numericals": ({}, NUMBERS[:2], "shape [21, 6], expected 20 rows for the dataset's features or the layer before"),
-    "no numericals": ({}, (), "NVIDIA's Wide & Deep has categorical and numerical features; give the dataset of the training"),
+    "no numericals": ({}, (), "NVIDIA's Wide & Deep has categorical and numerical features; give the dataset that it was trained on"),
 }
 
 
 @pytest.mark.parametrize("case", DATASETS)
-def test_another_dataset_is_one_line(call, tmp_path, source, case):
+def test_another_dataset_is_a_one_line_error(call, tmp_path, source, case):
     changes, numerical, message = DATASETS[case]
     rows = {name: count for name, count in (ROWS | changes).items() if count}
     check_refused(call, source, write_dataset(tmp_path / "dataset", numerical, rows.values(), name=list(rows)), message)
 
 
-def test_another_width_says_where_to_write_it(call, tmp_path, source):
+def test_error_of_another_width_says_where_to_set_it(call, tmp_path, source):
     dataset = write_dataset(tmp_path / "dataset", NUMBERS, ROWS.values(), name=list(ROWS), embedding_dim=[4, 3, 8, 16])
-    check_refused(call, source, dataset, "3 columns, feature m has embedding_dim 16 in ")
+    check_refused(call, source, dataset, "3 columns, but feature m has embedding_dim 16 in ")
 
 
 DAMAGE = {
     "no index": (lambda folder: (folder / "ckpt-1.index").unlink(), "ckpt-1.index or "),
     "cut data": (write("ckpt-1.data-00000-of-00001", b""), "ckpt-1.index: TensorFlow cannot read it: "),
     "no name": (write("checkpoint", b""), 'names no checkpoint; expected model_checkpoint_path: "ckpt-1"'),
-    "two": (
+    "two checkpoints": (
         lambda folder: ((folder / "checkpoint").unlink(), (folder / "ckpt-2.index").touch()),
         "2 checkpoints, and no file named checkpoint says which is the newest; keep one of them",
     ),
@@ -262,14 +262,14 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_checkpoint_is_one_line(call, dataset, source, damage):
+def test_damaged_checkpoint_is_a_one_line_error(call, dataset, source, damage):
     change, message = DAMAGE[damage]
     change(source)
     check_refused(call, source, dataset, message)
 
 
-def test_weights_that_are_not_wide_and_deeps_and_a_flag_that_says_nothing(call, tmp_path, dataset, source):
-    check_refused(call, source, dataset, "holds a Wide & Deep, which has none; drop the flag", "--dot_interaction", "tensorflow")
+def test_weights_of_another_model_and_a_useless_flag_are_rejected(call, tmp_path, dataset, source):
+    check_refused(call, source, dataset, "holds a Wide & Deep, which has no dot interaction; drop the flag", "--dot_interaction", "tensorflow")
     (tmp_path / "other").mkdir()
     tf.train.Checkpoint(current_step=tf.Variable(1)).write(str(tmp_path / "other/ckpt-1"))
     check_refused(

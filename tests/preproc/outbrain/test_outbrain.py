@@ -169,7 +169,7 @@ def test_every_feature_by_hand(by_hand, split, expected):
         assert found[name] == pytest.approx(values, abs=1e-6), name
 
 
-def test_what_the_specification_says(by_hand):
+def test_specification_of_the_dataset(by_hand):
     widths = {feature.name: feature.embedding_dim for feature in by_hand.categorical}
     assert list(widths) == list(TRAIN)[2:15] and sum(widths.values()) == 976 and sum(by_hand.cardinalities) == 672_304
     assert by_hand.group == "display_id" and by_hand.dtypes["display_id"] == "int32" and by_hand.numerical_dtype == "float32"
@@ -192,7 +192,7 @@ def drawn(tmp_path_factory):
 
 
 @pytest.mark.parametrize("seed", [0, 3])
-def test_all_features_of_drawn_clicks_equal_a_slow_definition(drawn, seed):
+def test_all_features_of_generated_clicks_equal_a_slow_definition(drawn, seed):
     spec, slow = preprocessed(drawn, "--seed", seed), Slow(drawn, seed)
     for split, clicks in (("train", slow.train), ("test", slow.test)):
         assert_equal(columns(spec, split), [slow.row(*click) for click in clicks])
@@ -203,7 +203,7 @@ def files_of(spec):
     return {path.relative_to(spec.base_directory): path.read_bytes() for path in sorted(spec.base_directory.rglob("*.bin"))}
 
 
-def test_small_blocks_compressed_files_and_any_order_of_rows_give_the_same(drawn, tmp_path):
+def test_small_blocks_compression_and_row_order_do_not_change_the_features(drawn, tmp_path):
     whole = preprocessed(drawn)
     raw = tmp_path / "raw"
     shutil.copytree(drawn, raw)
@@ -225,7 +225,7 @@ def test_small_blocks_compressed_files_and_any_order_of_rows_give_the_same(drawn
     assert rows(shuffled) == rows(columns(whole, "test"))
 
 
-def test_nothing_of_evaluation_is_in_any_rate_scale_or_dictionary(drawn, tmp_path):
+def test_evaluation_rows_enter_no_rate_scale_or_dictionary(drawn, tmp_path):
     before, raw, slow = preprocessed(drawn), tmp_path / "raw", Slow(drawn)
     shutil.copytree(drawn, raw)
     held_out = {str(display) for display, _, _ in slow.test}
@@ -259,14 +259,14 @@ def test_a_fifth_of_the_first_days_and_all_of_the_last_are_for_evaluation():
     assert not SplitRule(0, 0.0, 11).evaluates(ids, np.full(len(ids), 5)).any()
 
 
-def test_no_display_is_on_both_sides(drawn):
+def test_no_display_is_in_both_splits(drawn):
     spec = preprocessed(drawn)
     train, test = (set(columns(spec, split)["display_id"]) for split in ("train", "test"))
     assert not train & test and len(train) + len(test) == 1500
     assert spec.metadata["train"]["displays"] == len(train) and spec.metadata["test"]["displays"] == len(test)
 
 
-def test_the_best_score_stands_in_the_metadata(drawn):
+def test_metadata_hold_the_best_score(drawn):
     spec = preprocessed(drawn)
     truth = pl.read_parquet(drawn / "planted_signal.parquet").filter(pl.col("display_id").is_in(set(columns(spec, "test")["display_id"])))
     assert spec.metadata["bayes_map_at_12"] == pytest.approx(truth["expected_ap"].mean(), abs=1e-5)

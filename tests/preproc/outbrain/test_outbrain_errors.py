@@ -55,11 +55,11 @@ def fails(folder, *flags):
         ),
         ("promoted_content", ("9 8", "9999999999999999999 8"), "line 3, column ad_id: '9999999999999999999', expected a whole number of 0 or more"),
         ("events", ("20 2 US", "-1 2 US"), "line 3, column timestamp: '-1', expected a whole number from 0 to 1"),
-        ("events", ("2 5 20", "1 5 20"), "events.csv: column display_id: 1 stands in several rows, expected one row of each"),
+        ("events", ("2 5 20", "1 5 20"), "events.csv: column display_id: 1 is in several rows, expected one row for each value"),
         ("promoted_content", ("9 8 1 1", "9 8 1.5 1"), "column campaign_id: '1.5', expected a whole number of 0 or more, or nothing"),
-        ("promoted_content", ("9 8", "7 8"), "promoted_content.csv: column ad_id: 7 stands in several rows"),
+        ("promoted_content", ("9 8", "7 8"), "promoted_content.csv: column ad_id: 7 is in several rows"),
         ("documents_meta", ("2016-06-01", "June"), "line 2, column publish_time: 'June 00:00:00.0', expected a time"),
-        ("documents_meta", ("\n8 2", "\n5 2"), "documents_meta.csv: column document_id: 5 stands in several rows"),
+        ("documents_meta", ("\n8 2", "\n5 2"), "documents_meta.csv: column document_id: 5 is in several rows"),
         ("documents_topics", ("0.5", "inf"), "documents_topics.csv, line 2, column confidence_level: 'inf', expected a finite number"),
         ("documents_entities", ("ab", "_"), "documents_entities.csv, line 2, column entity_id: nothing, expected a text"),
         ("documents_categories", ("category_id", "category"), "documents_categories.csv: has no column category_id; it has document_id, category"),
@@ -67,12 +67,12 @@ def fails(folder, *flags):
         ("clicks_train", ("\n1 7 1\n1 9 0\n2 7 0\n2 9 1", ""), "the train split holds no rows: 2 clicks were read"),
     ],
 )
-def test_a_bad_value_is_one_line_with_file_line_column_and_value(tmp_path, table, change, said):
+def test_bad_value_error_names_file_line_column_and_value(tmp_path, table, change, said):
     raw(tmp_path, **{table: change})
     assert said in fails(tmp_path, "--eval_fraction", 0)
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_files_are_errors(tmp_path):
     assert "no such folder; expected the folder of the raw files (--src)" in fails(tmp_path)
     raw(tmp_path)
     (tmp_path / "raw/documents_topics.csv").unlink()
@@ -92,7 +92,7 @@ def test_files_that_are_not_there(tmp_path):
         (("--table_sizes", "nowhere.json"), "--table_sizes nowhere.json: cannot be read as JSON"),
     ],
 )
-def test_flags_that_cannot_be(tmp_path, flags, said):
+def test_invalid_flags_are_rejected(tmp_path, flags, said):
     raw(tmp_path)
     assert said in fails(tmp_path, *flags)
 
@@ -108,7 +108,7 @@ def test_flags_that_cannot_be(tmp_path, flags, said):
         (lambda sizes: sizes["doc_id"].update(embedding_dim=True), "doc_id: embedding_dim: True, expected"),
     ],
 )
-def test_sizes_that_cannot_be(tmp_path, change, said):
+def test_invalid_table_sizes_are_rejected(tmp_path, change, said):
     raw(tmp_path)
     sizes = json.loads((ROOT / "dataloading/tfrecord/outbrain_tables.json").read_text())
     change(sizes)
@@ -116,7 +116,7 @@ def test_sizes_that_cannot_be(tmp_path, change, said):
     assert said in fails(tmp_path, "--table_sizes", tmp_path / "sizes.json")
 
 
-def test_other_sizes_are_those_of_the_tables(tmp_path):
+def test_table_sizes_set_the_cardinalities(tmp_path):
     sizes = json.loads((ROOT / "dataloading/tfrecord/outbrain_tables.json").read_text())
     sizes["ad_id"], sizes["event_country"] = {"rows": 5, "embedding_dim": 8}, {"rows": 2, "embedding_dim": 4}
     (tmp_path / "sizes.json").write_text(json.dumps(sizes))
@@ -139,19 +139,19 @@ def test_bad_lines_are_skipped_and_counted(tmp_path, capsys):
     spec = preprocessed(folder, "--bad_lines", "skip", "--eval_fraction", 0)
     said = capsys.readouterr().err
     assert "clicks_train.csv: bad lines skipped: 3, the first: line 5, column clicked: '2', expected 0 or 1" in said
-    assert "events.csv: column display_id: 1 stands in several rows; rows beyond the first of a value, left out: 1" in said
+    assert "events.csv: column display_id: 1 is in several rows; the first is kept; rows left out: 1" in said
     assert spec.metadata["bad_lines_skipped"] == 5 and spec.metadata["train"]["rows"] == 4
     assert columns(spec, "train") == columns(preprocessed(raw(tmp_path), "--eval_fraction", 0), "train")
 
 
-def test_displays_without_a_click_and_tables_that_lack_rows_are_said(tmp_path, capsys):
+def test_displays_without_a_click_and_tables_that_lack_rows_give_warnings(tmp_path, capsys):
     preprocessed(raw(tmp_path, clicks_train=("2 9 1", "4 9 0\n4 11 1")), "--eval_fraction", 0)
     said = capsys.readouterr().err
     assert "the train split: 2 clicks in 3 displays; expected one in each" in said
     assert "2 rows of displays that events.csv lacks and 1 rows of ads that promoted_content.csv lacks are kept" in said
 
 
-def test_a_dataset_is_not_replaced_and_raw_files_neither(tmp_path):
+def test_existing_datasets_and_raw_files_are_not_replaced(tmp_path):
     folder = raw(tmp_path)
     flags = [*map(str, ("--src", folder, "--dst", tmp_path / "out"))]
     assert outbrain.main(flags) == 0
@@ -167,11 +167,11 @@ def test_a_dataset_is_not_replaced_and_raw_files_neither(tmp_path):
     assert (tmp_path / "out2/train/events.csv").exists()
 
 
-def test_a_planted_signal_that_is_damaged_or_of_other_files(tmp_path, capsys):
+def test_planted_signal_that_is_damaged_or_of_other_files(tmp_path, capsys):
     folder = raw(tmp_path)
     (folder / "planted_signal.json").write_text("{}")
     (folder / "planted_signal.parquet").write_text("nothing")
-    assert "planted_signal.parquet: not what dataloading.generate_outbrain writes" in fails(tmp_path)
+    assert "planted_signal.parquet: not a file of dataloading.generate_outbrain" in fails(tmp_path)
     (folder / "planted_signal.json").write_text('{"displays": 9, "rows": 9, "seed": 0, "signal": 1.0}')
     pl.DataFrame({"display_id": [99], "expected_ap": [0.5], "reached_ap": [0.5]}).write_parquet(folder / "planted_signal.parquet")
     assert "bayes_map_at_12" not in preprocessed(folder).metadata
@@ -188,7 +188,7 @@ def long_raw(folder: Path, clicks: int) -> Path:
     return found
 
 
-def test_a_stopped_run_leaves_nothing_and_what_a_killed_one_left_is_removed(tmp_path, capsys):
+def test_stopped_run_leaves_no_files_and_those_of_a_killed_run_are_removed(tmp_path, capsys):
     flags = [*map(str, ("--src", long_raw(tmp_path, 240_000), "--dst", tmp_path / "out", "--block_bytes", 200))]
     staged = lambda: found(tmp_path, "out/.staging-*/*.arrow")  # noqa: E731
     with child([sys.executable, "-m", "preproc.outbrain", *flags]) as process:
@@ -209,7 +209,7 @@ def test_a_stopped_run_leaves_nothing_and_what_a_killed_one_left_is_removed(tmp_
 
 
 @pytest.mark.parametrize("blocks", [2, 60])
-def test_a_file_that_cannot_grow_is_one_line_with_its_path(tmp_path, blocks):
+def test_file_size_limit_is_a_one_line_error_with_the_path(tmp_path, blocks):
     flags = [*map(str, ("--src", long_raw(tmp_path, 8000), "--dst", tmp_path / "out"))]
     words = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", sys.executable, "-m", "preproc.outbrain", *flags]
     result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -108,9 +108,9 @@ def test_rows_that_span_lines_are_read_by_one_task(changed, capsys):
         ("documents_topics", {-1: "1,2,inf"}, "documents_topics.csv, line {-1}, column confidence_level: 'inf', expected a finite number"),
         ("documents_entities", {0: "document_id,entity,confidence_level"}, "documents_entities.csv: has no column entity_id; it has document_id,"),
     ],
-    ids=["a value before a line", "a line before a value", "in another part", "quote", "number", "column"],
+    ids=["bad value before bad line", "bad line before bad value", "different parts", "open quote", "infinite number", "missing column"],
 )
-def test_the_first_fault_is_told_as_by_polars(changed, table, change, said):
+def test_first_error_is_the_same_as_with_polars(changed, table, change, said):
     numbers = {}
 
     def replace(lines: list[str]) -> None:
@@ -130,7 +130,7 @@ def test_the_first_fault_is_told_as_by_polars(changed, table, change, said):
     assert f"{changed}/{said}" in found[0] and found[0] == found[1] and "\n" not in found[0]
 
 
-def test_a_key_twice_an_empty_split_and_an_interruption_leave_nothing(changed, monkeypatch):
+def test_duplicate_key_empty_split_and_interruption_leave_no_files(changed, monkeypatch):
     destination = changed.with_name("out")
     words = [*map(str, ("--src", changed, "--dst", destination, "--block_bytes", 20_000)), *LOCAL]
     with pytest.raises(UserError, match=r"the test split holds no rows: .* clicks were read"):
@@ -147,12 +147,12 @@ def test_a_key_twice_an_empty_split_and_an_interruption_leave_nothing(changed, m
             outbrain.main(words)
     assert not destination.exists()
     rewrite(changed / "promoted_content.csv", lambda lines: [*lines, lines[5]])
-    with pytest.raises(UserError, match=r"promoted_content.csv: column ad_id: \d+ stands in several rows, expected one row of each"):
+    with pytest.raises(UserError, match=r"promoted_content.csv: column ad_id: \d+ is in several rows, expected one row for each value"):
         outbrain.main(words)
     assert not destination.exists()
 
 
-def test_flags_of_spark_without_it_are_said(changed, capsys):
+def test_spark_flags_without_spark_give_warnings(changed, capsys):
     assert outbrain.main([*map(str, ("--src", changed, "--dst", changed.with_name("out"), "--spark_master", "local[2]"))]) == 0
     assert "preproc.outbrain: warning: --spark_master has no effect without --engine spark\n" in capsys.readouterr().err
 

@@ -30,7 +30,7 @@ def records(folder, split):
     return {name: values.tolist() for name, values in (rows | {"label": found.read_labels(0, n), "display_id": found.read_group(0, n)}).items()}
 
 
-def test_both_hold_the_same_rows(raw):
+def test_both_formats_hold_the_same_rows(raw):
     spec = FeatureSpec.from_yaml(raw / "both/feature_spec.yaml")
     for split in ("train", "test"):
         assert records(raw / "both/tfrecords", split) == columns(spec, split)
@@ -40,7 +40,7 @@ def test_both_hold_the_same_rows(raw):
         assert (raw / "both/tfrecords/vocabulary" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_records_alone_are_the_same_bytes(raw, capsys):
+def test_tfrecords_alone_are_the_same_bytes(raw, capsys):
     assert outbrain.main(["--src", str(raw / "raw"), "--dst", str(raw / "alone"), "--format", "tfrecord", "--num_files", "2"]) == 0
     assert "alone: TFRecords, 2 files of train rows, 1 files of test rows" in capsys.readouterr().out
     names = sorted(str(path.relative_to(raw / "alone")) for path in (raw / "alone").rglob("*") if path.is_file())
@@ -49,7 +49,7 @@ def test_records_alone_are_the_same_bytes(raw, capsys):
         assert (raw / "alone" / name).read_bytes() == (raw / "both/tfrecords" / name).read_bytes(), name
 
 
-def test_without_a_specification_they_are_nvidias(raw):
+def test_tfrecords_without_a_specification_are_read_as_nvidias(raw):
     """The published names and tables are the ones that preproc.outbrain writes."""
     assert outbrain_spec() == spec_of(read_sizes(OUTBRAIN_TABLES), 2**31)
     spec = pattern_spec({"train": [f"{raw}/both/tfrecords/train/part*"]}, None)
@@ -59,7 +59,7 @@ def test_without_a_specification_they_are_nvidias(raw):
 
 
 @pytest.mark.parametrize("form", ["tfrecord", "both"])
-def test_what_is_there_is_refused_before_the_work(raw, tmp_path, form):
+def test_existing_files_are_refused_before_any_work(raw, tmp_path, form):
     folder = tmp_path / "out" / ("eval" if form == "tfrecord" else "tfrecords/train")
     folder.mkdir(parents=True)
     (folder / "part-r-00000").write_text("mine")
@@ -68,7 +68,7 @@ def test_what_is_there_is_refused_before_the_work(raw, tmp_path, form):
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["part-r-00000"]
 
 
-def test_a_failure_leaves_nothing(raw, tmp_path):
+def test_failed_run_leaves_no_files(raw, tmp_path):
     with pytest.raises(DatasetError, match=r"has no promoted_content\.csv"):
         outbrain.main(["--src", str(tmp_path), "--dst", str(tmp_path / "out"), "--format", "tfrecord"])
     assert list(tmp_path.iterdir()) == []
@@ -77,10 +77,10 @@ def test_a_failure_leaves_nothing(raw, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_flag_without_effect_is_told(raw, tmp_path, capsys):
+def test_flag_without_effect_gives_a_warning(raw, tmp_path, capsys):
     outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "raw"), "--num_files", "3"])
     assert "--num_files has no effect with --format tf_raw" in capsys.readouterr().err
     outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "raw"), "--format", "both", "--overwrite"])
-    assert "of the dataset that is replaced" not in capsys.readouterr().err
+    assert "TFRecords of the replaced dataset" not in capsys.readouterr().err
     outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "raw"), "--overwrite"])
-    assert "raw/tfrecords: TFRecords of the dataset that is replaced; they stay" in capsys.readouterr().err
+    assert "raw/tfrecords: keeps the TFRecords of the replaced dataset; --format" in capsys.readouterr().err

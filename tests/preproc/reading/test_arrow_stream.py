@@ -29,7 +29,7 @@ def stream(*rows: int) -> bytes:
     return content + b"\xff\xff\xff\xff\0\0\0\0"
 
 
-def test_batches_are_the_whole_a_part_at_a_time(tmp_path):
+def test_batches_together_are_the_whole_stream(tmp_path):
     path = write(tmp_path / "t", stream(5, 1, 700))
     read = []
     batches = list(stream_batches(path, read.append))
@@ -51,14 +51,14 @@ def test_a_dataset_of_several_batches(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.3, 0.9, 0.99])
-def test_a_truncated_stream(tmp_path, share):
+def test_truncated_stream_is_an_error(tmp_path, share):
     content = stream(50, 40)
     path = write(tmp_path / "t", content[: int(len(content) * share)])
     with pytest.raises(DatasetError, match="damaged or truncated Arrow stream, before byte"):
         list(stream_batches(path))
 
 
-def test_what_is_no_message(tmp_path):
+def test_invalid_message_is_an_error(tmp_path):
     for content in (b"\xff" * 4 + b"\x10\0\0\0" + b"\x99" * 16, stream(3)[:-8] + b"rubbish and more"):
         with pytest.raises(DatasetError, match="damaged or truncated Arrow stream"):
             list(stream_batches(write(tmp_path / "t", content)))

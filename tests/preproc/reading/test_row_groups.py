@@ -55,7 +55,7 @@ def test_ranges_are_whole_groups_and_hold_the_rows_of_the_file(tmp_path, kind):
     assert row_ranges(path, form, size) == row_ranges(path, form, 10 * size) == [None]
 
 
-def test_what_does_not_tell_is_read_whole(tmp_path):
+def test_files_without_a_usable_footer_are_read_whole(tmp_path):
     form = lambda path: form_of(path, FormFlags())  # noqa: E731
     streamed, one, none, damaged = (tmp_path / name for name in ("stream", "one", "none", "damaged"))
     frame().write_ipc_stream(streamed)

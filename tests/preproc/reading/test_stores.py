@@ -108,7 +108,7 @@ def said(call, tmp_path, *words) -> str:
     return line.removeprefix("command: error: ")
 
 
-def test_a_missing_file_is_one_line_with_the_url(tmp_path, call, store):
+def test_missing_file_error_names_the_url(tmp_path, call, store):
     assert said(call, tmp_path, "--train", "memory://no/rows.csv") == "memory://no/rows.csv: no such file; expected a file, a folder or a glob"
     assert said(call, tmp_path, "--train", "memory://no/*.csv") == "memory://no/*.csv: matches no file"
     assert said(call, tmp_path, "--train", "nowhere://no/rows.csv").startswith(
@@ -116,7 +116,7 @@ def test_a_missing_file_is_one_line_with_the_url(tmp_path, call, store):
     )
 
 
-def test_without_fsspec_one_line_says_what_to_install(tmp_path, call, monkeypatch):
+def test_missing_fsspec_error_says_what_to_install(tmp_path, call, monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     expected = "s3://day.csv: reading from object stores needs fsspec, which is not installed: pip install fsspec"
     assert said(call, tmp_path, "--train", "s3://day.csv") == expected
@@ -140,7 +140,7 @@ def not_found(cause: Exception) -> FileNotFoundError:
     ],
 )
 @pytest.mark.parametrize("when", ["info", "_open"])
-def test_what_the_store_refuses_is_one_line(tmp_path, call, store, monkeypatch, error, expected, when):
+def test_refusal_of_the_store_is_a_one_line_error(tmp_path, call, store, monkeypatch, error, expected, when):
     def refuse(*words, **options):
         raise error from error.__cause__
 

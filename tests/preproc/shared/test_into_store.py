@@ -76,7 +76,7 @@ def failing(monkeypatch, method: str, name: str, fault: BaseException, after: in
 
 
 @pytest.mark.parametrize("command", [criteo, table])
-def test_there_and_back(tmp_path, call, files, words, command):
+def test_upload_and_fetch_give_the_same_dataset(tmp_path, call, files, words, command):
     assert call(command.main, *words[command], "--dst", tmp_path / "local")[0] == 0
     code, out, errors = call(command.main, *words[command], "--dst", f"{URL}/", "--staging", tmp_path / "staging" / "deep")
     assert code == 0, errors
@@ -109,14 +109,14 @@ def test_a_file_url_is_a_local_folder(tmp_path, call, words):
     assert (tmp_path / "local" / "feature_spec.yaml").exists()
 
 
-# Refused before anything is made ------------------------------------------------------------------------------------------
+# Refusals before the dataset is made --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", [criteo, table])
-def test_what_is_refused_at_once(tmp_path, call, files, words, command, monkeypatch):
+def test_conflicts_are_refused_before_the_dataset_is_made(tmp_path, call, files, words, command, monkeypatch):
     staging = ("--staging", tmp_path / "staging")
     monkeypatch.setattr(command, "make_dataset", unexpected)  # fails if a dataset is made
-    message = f"--dst {URL}: --staging is missing: a folder on a disk with the room, in which the dataset is made before it is put there"
+    message = f"--dst {URL}: --staging is missing; give a folder on a disk with enough space, in which the dataset is made before its upload"
     assert error(call, command.main, *words[command], "--dst", URL) == message
     fsspec.filesystem("memory").pipe_file("/bucket/a set/train/label.bin", b"1")
     message = f"{URL} holds files already (train/label.bin); expected an empty folder; choose another, or pass --overwrite"
@@ -149,17 +149,17 @@ def test_a_store_that_refuses_a_token(tmp_path, call, files, words, monkeypatch,
     assert left(tmp_path) == []
 
 
-# A put that fails ---------------------------------------------------------------------------------------------------------
+# Failed uploads -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_put_that_fails_and_is_gone_on_with(tmp_path, call, files, words, monkeypatch):
+def test_failed_upload_is_resumed(tmp_path, call, files, words, monkeypatch):
     assert call(table.main, *words[table], "--dst", tmp_path / "local")[0] == 0
     flags = (*words[table], "--dst", URL, "--staging", tmp_path / "staging")
     with monkeypatch.context() as patch:
         failing(patch, "put_file", "train/s.bin", ConnectionError("reset"))
         said = error(call, table.main, *flags)
         (folder,) = (tmp_path / "staging").iterdir()
-        whole = f"the dataset is whole in {folder}: the same command with --resume goes on with putting it"
+        whole = f"the complete dataset is in {folder}: upload it by the same command with --resume"
         assert said == f"{URL}/train/s.bin: cannot be written: ConnectionError: reset; the uploaded files were removed; {whole}"
         assert files() == {} and tree(tmp_path / "local").items() <= tree(folder).items()
         assert error(call, table.main, *flags).startswith(f"{folder} holds a dataset that an earlier run made for {URL}; ")
@@ -171,18 +171,18 @@ def test_a_put_that_fails_and_is_gone_on_with(tmp_path, call, files, words, monk
     monkeypatch.setattr(MemoryFileSystem, "put_file", lambda self, *words, **more: puts.append(words[1]) or honest(self, *words, **more))
     before = files()
     code, out, errors = call(table.main, *flags, "--resume")
-    assert code == 0 and f"--resume: goes on with putting the dataset in {folder}" in errors and out == f"{URL}: made by an earlier run\n"
+    assert code == 0 and f"--resume: uploads the dataset that an earlier run made in {folder}" in errors and out == f"{URL}: made by an earlier run\n"
     assert files() == tree(tmp_path / "local") and left(tmp_path) == []
     assert puts[-1].endswith("feature_spec.yaml") and not any(name in path for name in before for path in puts)
 
 
-def test_another_run_does_not_put_what_this_one_made(tmp_path, call, files, words, monkeypatch):
+def test_another_run_does_not_upload_the_dataset_of_this_one(tmp_path, call, files, words, monkeypatch):
     flags = (*words[table], "--dst", URL, "--staging", tmp_path / "staging", "--resume")
     with monkeypatch.context() as patch:
         failing(patch, "put_file", "train/s.bin", ConnectionError("reset"))
         error(call, table.main, *flags)
     code, _, errors = call(table.main, *flags, "--seed", 7, "--overwrite")
-    assert code == 0 and "is not put, for it was made by a run with another --seed (0, now 7)" in errors, errors
+    assert code == 0 and "is not uploaded, because it was made by a run with another --seed (0, now 7)" in errors, errors
     assert call(table.main, *words[table], "--seed", 7, "--dst", tmp_path / "local")[0] == 0
     assert files() == tree(tmp_path / "local") and left(tmp_path) == []
 
@@ -208,10 +208,10 @@ def test_two_runs_at_once(tmp_path, call, files, words, monkeypatch):
     monkeypatch.setattr(table, "make_dataset", meanwhile)
     code, _, errors = call(table.main, *flags)
     assert code == 0, errors
-    assert "another run makes the dataset for this --dst there; wait for it" in said[0] and left(tmp_path) == [] and len(files()) > 8
+    assert "another run is making the dataset for this --dst; wait for it" in said[0] and left(tmp_path) == [] and len(files()) > 8
 
 
-def test_a_file_that_is_not_whole_in_the_store(tmp_path, call, files, words, monkeypatch):
+def test_incomplete_file_in_the_store_is_an_error(tmp_path, call, files, words, monkeypatch):
     info = MemoryFileSystem.info
     short = lambda self, path, **more: (found := info(self, path, **more)) | ({"size": found["size"] - 1} if "numerical" in path else {})  # noqa: E731
     monkeypatch.setattr(MemoryFileSystem, "info", short)
@@ -238,11 +238,11 @@ def test_overwriting(tmp_path, call, files, words, monkeypatch):
     assert seen == [True] + [False] * len(files())  # the first file put is the token
     failing(monkeypatch, "put_file", "train/s.bin", ConnectionError("reset"))
     said = error(call, table.main, *flags)
-    assert "; the uploaded files were removed, and the older dataset is no longer complete; the dataset is whole in " in said
+    assert "; the uploaded files were removed, and the older dataset is no longer complete; the complete dataset is in " in said
     assert "feature_spec.yaml" not in files()
 
 
-# Commands of their own ----------------------------------------------------------------------------------------------------
+# The commands put and fetch -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def stored(tmp_path, call, files, words) -> Path:
 def test_put_refuses(tmp_path, call, files, stored):
     assert error(call, put.main, stored, URL).startswith(f"{URL} holds a dataset already")
     assert error(call, put.main, stored, tmp_path / "x").startswith(f"{tmp_path / 'x'}: expected the URL of a folder in a store")
-    assert error(call, put.main, stored, f"file://{tmp_path}/x") == f"file://{tmp_path}/x: is a local folder; give its path"
+    assert error(call, put.main, stored, f"file://{tmp_path}/x") == f"file://{tmp_path}/x: is a local folder; give its path instead of a URL"
     (stored / "train" / "label.bin").write_bytes(b"")
     assert f"{stored / 'train' / 'label.bin'}" in error(call, put.main, stored, "memory://bucket/other")
     assert error(call, put.main, tmp_path / "no", URL).startswith(f"{tmp_path / 'no' / 'feature_spec.yaml'}: no such file")
@@ -298,7 +298,7 @@ def test_fetch_refuses(tmp_path, call, files, stored, monkeypatch, kind):
     assert folder.exists() == (kind == "held")
 
 
-def test_fetch_over_another_dataset_and_only_what_is_of_it(tmp_path, call, files, stored, words):
+def test_fetch_over_another_dataset_takes_only_files_of_the_dataset(tmp_path, call, files, stored, words):
     system = fsspec.filesystem("memory")
     system.pipe_file("/bucket/a set/checkpoints/step_1/w.bin", b"123")
     assert call(criteo.main, *words[criteo], "--dst", tmp_path / "back")[0] == 0
@@ -317,7 +317,7 @@ def test_training_names_the_command_that_fetches(call, monkeypatch):
     assert code and line in errors and "secret" not in errors
 
 
-def test_a_lock_that_its_holder_has_just_removed_is_none(tmp_path, monkeypatch):
+def test_lock_file_that_its_holder_has_just_removed_is_no_lock(tmp_path, monkeypatch):
     path, taken = tmp_path / ".d.lock", []
 
     def flock(descriptor, operation):
@@ -331,7 +331,7 @@ def test_a_lock_that_its_holder_has_just_removed_is_none(tmp_path, monkeypatch):
     descriptor = into_store.locked(path, tmp_path / "d")
     try:
         assert len(taken) == 2
-        with pytest.raises(DatasetError, match="another run makes the dataset"):
+        with pytest.raises(DatasetError, match="another run is making the dataset"):
             into_store.locked(path, tmp_path / "d")
     finally:
         os.close(descriptor)

@@ -20,7 +20,7 @@ from utils.commands import run_command
 from utils.errors import UserError
 
 ROOT = Path(__file__).parents[3]
-DONE = re.compile(r"--resume: goes on in \S+; done already and not done again: (.*)\n")
+DONE = re.compile(r"--resume: continues in \S+; already done: (.*)\n")
 
 
 def rows(first: int, count: int) -> str:
@@ -74,7 +74,7 @@ def killed_at(point: int, command, destination: Path, flags: list[str]) -> bool:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_run_that_was_killed_anywhere_is_gone_on_with(tmp_path, capfd, command, seed):
+def test_run_that_was_killed_at_any_point_is_resumed(tmp_path, capfd, command, seed):
     """The run is killed three times, each time at another point of the remaining work."""
     flags, draw = COMMANDS[command](tmp_path), random.Random(seed)
     command.main([*flags, "--dst", str(tmp_path / "whole")])
@@ -89,7 +89,7 @@ def test_a_run_that_was_killed_anywhere_is_gone_on_with(tmp_path, capfd, command
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("after", range(0, 24, 4))
-def test_what_was_complete_is_not_done_again(tmp_path, capfd, monkeypatch, command, after):
+def test_completed_stages_are_not_repeated(tmp_path, capfd, monkeypatch, command, after):
     """An error ends the run after the n-th stage; the resumed run does only the other stages."""
     flags, out = COMMANDS[command](tmp_path), tmp_path / "out"
     command.main([*flags, "--dst", str(tmp_path / "whole")])
@@ -110,7 +110,7 @@ def test_what_was_complete_is_not_done_again(tmp_path, capfd, monkeypatch, comma
         assert "is kept" not in said and not out.exists()
         return
     (left,) = out.iterdir()
-    kept = rf"{left} is kept \([\d.]+ [KM]iB\): the same command goes on from there with --resume; a run without it removes it\n"
+    kept = rf"{left} is kept \([\d.]+ [KM]iB\): the same command with --resume continues there; a run without --resume removes the folder\n"
     assert re.search(kept, said)
     before, done = done[:], []
     monkeypatch.setattr(
@@ -150,7 +150,7 @@ def flag(*words: str):
         (lambda folder, flags: flags.__setitem__(slice(1, 3), flags[2:0:-1]), "the files in another order"),
     ],
 )
-def test_another_run_begins_anew_and_says_why(tmp_path, capfd, monkeypatch, change, difference):
+def test_another_run_starts_from_the_beginning_and_says_why(tmp_path, capfd, monkeypatch, change, difference):
     flags = tables(tmp_path)
     folder = left(tmp_path, monkeypatch, flags)
     change(tmp_path, flags)
@@ -158,7 +158,7 @@ def test_another_run_begins_anew_and_says_why(tmp_path, capfd, monkeypatch, chan
     capfd.readouterr()
     assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
     said = capfd.readouterr().err
-    assert re.search(rf"--resume: begins anew, for {folder} was left by a run with {difference}\n", said) and not DONE.search(said)
+    assert re.search(rf"--resume: starts from the beginning, because {folder} was left by a run with {difference}\n", said) and not DONE.search(said)
     assert f"{folder}: left by a run that ended early; removed\n" in said
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
@@ -174,7 +174,7 @@ def test_block_size_and_place_do_not_matter(tmp_path, capfd, monkeypatch):
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
-def test_a_stage_whose_file_is_gone_or_cut_is_done_again(tmp_path, capfd, monkeypatch):
+def test_stage_with_a_missing_or_cut_file_is_repeated(tmp_path, capfd, monkeypatch):
     flags = tables(tmp_path)
     folder = left(tmp_path, monkeypatch, flags)
     table.main([*flags, "--dst", str(tmp_path / "whole")])
@@ -183,7 +183,7 @@ def test_a_stage_whose_file_is_gone_or_cut_is_done_again(tmp_path, capfd, monkey
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
-def test_records_behind_a_file_that_is_read_anew_do_not_hold(tmp_path, monkeypatch):
+def test_records_after_a_file_that_is_read_again_are_ignored(tmp_path, monkeypatch):
     """Blocks of another size begin at other places; a third run must not reuse the first run's records of later files."""
     flags = tables(tmp_path)
     folder = left(tmp_path, monkeypatch, [*flags, "--block_bytes", "100"])
@@ -194,16 +194,16 @@ def test_records_behind_a_file_that_is_read_anew_do_not_hold(tmp_path, monkeypat
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
-def test_staged_files_that_are_damaged_are_said(tmp_path, monkeypatch):
+def test_damaged_staging_files_are_an_error(tmp_path, monkeypatch):
     flags = tables(tmp_path)
     folder = left(tmp_path, monkeypatch, flags)
     for path in folder.glob("train-0-*.arrow"):
         path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(UserError, match=r"out: what an earlier run has staged is damaged .*; run again without --resume"):
+    with pytest.raises(UserError, match=r"out: staging files of an earlier run are damaged .*; start again without --resume"):
         table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"])
 
 
-def test_a_run_without_resume_removes_what_was_kept_and_says_so(tmp_path, capfd, monkeypatch):
+def test_run_without_resume_removes_the_kept_files_and_says_so(tmp_path, capfd, monkeypatch):
     flags = tables(tmp_path)
     folder = left(tmp_path, monkeypatch, flags)
     assert table.main([*flags, "--dst", str(tmp_path / "out")]) == 0
@@ -211,8 +211,8 @@ def test_a_run_without_resume_removes_what_was_kept_and_says_so(tmp_path, capfd,
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
 
 
-def test_a_run_at_work_is_not_taken_from(tmp_path, capfd, monkeypatch):
-    """A second --resume into the same folder starts a run of its own; the first goes on undisturbed."""
+def test_running_run_is_not_resumed(tmp_path, capfd, monkeypatch):
+    """A second --resume into the same folder starts a run of its own; the first continues undisturbed."""
     flags, out = tables(tmp_path), tmp_path / "out"
     second, write = [], PolarsTable.write
 
@@ -230,7 +230,7 @@ def test_a_run_at_work_is_not_taken_from(tmp_path, capfd, monkeypatch):
     assert visible(out) == tree(tmp_path / "whole")
 
 
-def test_polars_of_another_version_begins_anew(tmp_path, capfd, monkeypatch):
+def test_another_version_of_polars_starts_from_the_beginning(tmp_path, capfd, monkeypatch):
     flags = tables(tmp_path)
     left(tmp_path, monkeypatch, flags)
     monkeypatch.setattr(pl, "__version__", "9.9")

@@ -56,7 +56,7 @@ class Sessions:
 
 
 def spark_missing() -> str | None:
-    """Return the reason why Spark is missing, in words; None where it is there."""
+    """Return the reason why Spark cannot be used, in words; None if it can."""
     try:
         import pyspark  # noqa: F401
     except ModuleNotFoundError:

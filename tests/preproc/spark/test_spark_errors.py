@@ -54,10 +54,10 @@ def test_no_pyspark(words, monkeypatch):
 
 
 @needs_spark
-def test_no_java_or_an_old_one(words, monkeypatch, tmp_path):
+def test_missing_or_old_java(words, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    fails(words, "there is no java on the PATH; Spark needs Java 17 or newer: scripts/install --spark, Debian's openjdk-17-jre-headless")
+    fails(words, "there is no java on the PATH; Spark needs Java 17 or newer: run scripts/install --spark, install Debian's openjdk-17-jre-headless")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     fails(words, f"JAVA_HOME {tmp_path} has no bin/java; Spark needs Java 17")
     java = tmp_path / "bin" / "java"
@@ -98,7 +98,7 @@ def test_java_reads_names_of_files_as_utf8(monkeypatch, before, inside):
 
 
 @needs_spark
-def test_a_master_that_is_not_there(words):
+def test_unreachable_master_is_an_error(words):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"spark://127.0.0.1:{unused.getsockname()[1]}"
@@ -109,18 +109,18 @@ def test_a_master_that_is_not_there(words):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--spark_conf", "executor.memory=1g"), "--spark_conf executor.memory=1g: expected KEY=VALUE with a key of Spark"),
+        (("--spark_conf", "executor.memory=1g"), "--spark_conf executor.memory=1g: expected KEY=VALUE with a Spark key"),
         (("--spark_conf", "spark.executor.memory"), "--spark_conf spark.executor.memory: expected KEY=VALUE"),
-        (("--spark_master", "sc://host"), "--spark_master sc://host: Spark Connect has no executors of its own"),
+        (("--spark_master", "sc://host"), "--spark_master sc://host: Spark Connect is not supported"),
         (("--spark_log", "/nowhere/log"), "--spark_log /nowhere/log: no such folder: /nowhere"),
         (("--spark_wait", "0"), "expected a number of seconds above 0, found '0'"),
     ],
 )
-def test_flags(words, flags, message):
+def test_invalid_flags_are_rejected(words, flags, message):
     fails(words, message, *flags)
 
 
-def test_flags_of_spark_without_it_are_said_to_do_nothing(words, capsys):
+def test_spark_flags_without_spark_give_warnings(words, capsys):
     assert criteo.main([*words, "--engine", "polars"]) == 0
     said = capsys.readouterr().err.splitlines()
     flags = ("spark_master", "spark_conf")
@@ -136,7 +136,7 @@ def by_both(words: list[str], message: str, *more: str) -> None:
 
 
 @needs_spark
-def test_the_first_fault_of_the_logs_is_told_with_its_line(words, tmp_path, capsys, spark_sessions):
+def test_error_names_the_first_bad_line_of_the_logs(words, tmp_path, capsys, spark_sessions):
     lines = (tmp_path / "day_0").read_text().splitlines()
     lines[377] = lines[377].replace("\t", ",", 1)
     lines[378] = lines[490] = "later"
@@ -150,18 +150,18 @@ def test_the_first_fault_of_the_logs_is_told_with_its_line(words, tmp_path, caps
 
 
 @needs_spark
-def test_executors_without_our_python(words, tmp_path, monkeypatch):
+def test_executors_without_the_drivers_python_are_an_error(words, tmp_path, monkeypatch):
     python = tmp_path / "bare python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(stat.S_IRWXU)
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
-    fails(words, "is missing: the executors need this Python with the packages of requirements.txt: name it in PYSPARK_PYTHON")
+    fails(words, "is missing: the executors need this Python with the packages of requirements.txt: set PYSPARK_PYTHON to it")
     monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
-    fails(words, "the executors need this Python with the packages of requirements.txt: name it in PYSPARK_PYTHON")
+    fails(words, "the executors need this Python with the packages of requirements.txt: set PYSPARK_PYTHON to it")
 
 
 @needs_spark
-def test_a_cluster_without_room(words, tmp_path):
+def test_cluster_without_workers_is_an_error(words, tmp_path):
     (tmp_path / "cluster").mkdir()
     with cluster(tmp_path / "cluster", workers=0) as made:
         message = f"{made.url}: no executor took a task in 2 s; are there workers with free cores and memory?"
@@ -169,7 +169,7 @@ def test_a_cluster_without_room(words, tmp_path):
 
 
 @needs_spark
-def test_an_interrupted_run_leaves_nothing(words, tmp_path):
+def test_interrupted_run_leaves_no_files(words, tmp_path):
     (tmp_path / "day_0").write_text((tmp_path / "day_0").read_text() * 200)
     with child([sys.executable, "-m", "preproc.criteo", *words]) as process:
         wait_for(lambda: found(tmp_path, "out/.staging-*/spark/reading-*"), process, limit_s=180)
@@ -180,7 +180,7 @@ def test_an_interrupted_run_leaves_nothing(words, tmp_path):
 
 
 @needs_spark
-def test_a_job_that_fails_is_told_by_its_cause(tmp_path):
+def test_error_of_a_failed_job_names_the_cause(tmp_path):
     with SparkEngine(SparkSettings("test", "local[1]", {}, None, 60), tmp_path) as engine, pytest.raises(UserError) as error:
         engine.run(lambda: engine.context.parallelize([0]).map(lambda number: 1 / number).collect(), "division")
     assert str(error.value) == "Spark: ZeroDivisionError: division by zero"
@@ -188,24 +188,27 @@ def test_a_job_that_fails_is_told_by_its_cause(tmp_path):
     with SparkEngine(SparkSettings("test", "local[1]", {}, None, 60), tmp_path) as engine, pytest.raises(UserError) as error:
         engine.map("killed", lambda item, folder: os.kill(os.getpid(), signal.SIGKILL), [0])
     message = (
-        "Spark: SparkException: Python worker exited unexpectedly (crashed); was it killed for want of memory? Give executors more outside of Java"
+        "Spark: SparkException: Python worker exited unexpectedly (crashed); was it killed for lack of memory? "
+        "Give executors more memory outside Java"
     )
     assert str(error.value).startswith(message) and list(tmp_path.iterdir()) == []
 
 
-def test_executors_that_are_killed_are_told_with_what_may_help():
+def test_error_of_killed_executors_suggests_a_remedy():
     """A cluster gives this message when a task has lost its executor four times."""
     said = (
         "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in stage 1.0 (TID 7) (10.0.0.2 "
         "executor 3): ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: Command exited with code 137\nDriver"
     )
-    line = "Spark: Command exited with code 137 (executor 3 on 10.0.0.2); was it killed for want of memory? Give executors more outside of Java "
+    line = "Spark: Command exited with code 137 (executor 3 on 10.0.0.2); was it killed for lack of memory? Give executors more memory outside Java "
     assert str(one_line(Exception(said))) == f"{line}(spark.executor.memoryOverhead), or lower --block_bytes"
 
 
 def test_a_folder_that_spark_sql_cannot_name(words, tmp_path):
     folder = tmp_path / "a:[b]"
-    fails(words, "Spark reads no folder with a colon and one of []{}*?\\ in its name; choose another one with --staging", "--staging", str(folder))
+    fails(
+        words, "Spark cannot read a folder with both a colon and one of []{}*?\\ in its name; choose another with --staging", "--staging", str(folder)
+    )
     assert not folder.exists()
 
 
@@ -242,7 +245,7 @@ def test_of_two_attempts_at_once_the_first_wins(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job-000003", TOKEN]
 
 
-def test_behind_a_fault_nothing_is_begun_and_before_it_everything(tmp_path):
+def test_tasks_after_a_failed_one_are_not_started_and_those_before_it_are(tmp_path):
     def work(item, folder):
         if item == "bad":
             raise DatasetError("bad")
@@ -256,7 +259,7 @@ def test_behind_a_fault_nothing_is_begun_and_before_it_everything(tmp_path):
     assert isinstance(again, Failed) and str(again.error) == "bad"
 
 
-def test_what_another_executor_may_do_is_raised(tmp_path):
+def test_errors_that_a_retry_may_avoid_are_raised(tmp_path):
     def work(item, folder):
         raise OSError(5, "Input/output error", "disk")
 
@@ -265,20 +268,20 @@ def test_what_another_executor_may_do_is_raised(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [TOKEN]
 
 
-def test_another_file_system(tmp_path):
+def test_executor_on_another_file_system_is_an_error(tmp_path):
     made = job(tmp_path, lambda item, folder: None)
     (tmp_path / TOKEN).write_text("other")
     outcome = run_task(made, 0, None)
-    message = f"{tmp_path}: the executor on {socket.gethostname()} does not see what the driver wrote there; expected a folder on a file system"
+    message = f"{tmp_path}: the executor on {socket.gethostname()} does not see the driver's files there; expected a folder on a file system"
     assert isinstance(outcome, Failed) and str(outcome.error).startswith(message)
     shutil.rmtree(tmp_path)
     assert str(run_task(made, 0, None).error).startswith(message)
     assert pickle.loads(pickle.dumps(outcome)) and not os.path.exists(tmp_path)
 
 
-def test_a_log_that_the_executor_does_not_find(tmp_path):
+def test_log_missing_on_the_executor_is_an_error(tmp_path):
     outcome = run_task(job(tmp_path, lambda item, folder: (tmp_path / "day_0").open()), 0, None)
     expected = (
-        f"{tmp_path / 'day_0'}: the executor on {socket.gethostname()} finds no such file; logs and --staging must lie where all executors see them"
+        f"{tmp_path / 'day_0'}: the executor on {socket.gethostname()} finds no such file; logs and --staging must be where all executors see them"
     )
     assert str(outcome.error) == expected

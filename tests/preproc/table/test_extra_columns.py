@@ -40,8 +40,8 @@ def test_columns_of_side_tables_and_lists_of_one_hot_columns(tmp_path, capsys):
     assert made["train"]["city"] == [2, 1, 0, 0] and made["train"]["age"] == [20, -1, -1, 40]
     assert made["train"]["genres"] == [[1, 2], [3, -1], [-1, -1], [1, 2]]
     assert made["test"]["city"] == [0, 2] and made["test"]["genres"] == [[3, -1], [-1, -1]] and made["test"]["age"] == [40, 20]
-    assert "users.csv:user: 1 of 6 rows have a user that is not in it; its columns are missing in these rows" in said
-    assert "items.dat:item=id: 1 of 6 rows have a item that is not in it" in said
+    assert "users.csv:user: 1 of 6 rows have a value of user that the side table lacks; its columns are missing there" in said
+    assert "items.dat:item=id: 1 of 6 rows have a value of item that the side table lacks" in said
     added = {flag.split("/")[-1]: columns for flag, columns in made.metadata["added_columns"].items()}
     assert added == {"users.csv:user": ["age", "city"], "items.dat:item=id": NAMES.split(",")[1:], "--list genres=g_*": ["genres"]}
 
@@ -93,9 +93,9 @@ def test_new_rows_need_the_flags_of_the_dataset(tmp_path, call):
     [
         (["--join", "users.csv:who"], "--join users.csv:who: {train} has no column who; it has user, item, y"),
         (["--join", "users.csv:item"], "users.csv: has no column item; it has user, age, city (--join users.csv:item); --join users.csv:item=COLUMN"),
-        (["--join", "users.csv"], "--join: expected PATH:KEY, as users.csv:user_id, or PATH:KEY=COLUMN, found 'users.csv'"),
+        (["--join", "users.csv"], "--join: expected PATH:KEY, such as users.csv:user_id, or PATH:KEY=COLUMN, found 'users.csv'"),
         (["--join", "none.csv:user"], "none.csv: no such file"),
-        (["--join", "twice.csv:user"], "twice.csv, line 4: column user: 'u1' also stands in twice.csv, line 2; expected each key once"),
+        (["--join", "twice.csv:user"], "twice.csv, line 4: column user: 'u1' is also in twice.csv, line 2; expected each key once"),
         (["--join", "empty.csv:user"], "empty.csv, line 3: column user: nothing, expected a key (--join empty.csv:user)"),
         (["--join", "bad.csv:user"], "bad.csv, line 3: 1 values, expected 2 separated by ','"),
         (["--join", "users.csv:user", "users.csv:user"], "--join: users.csv:user is given twice"),
@@ -103,9 +103,9 @@ def test_new_rows_need_the_flags_of_the_dataset(tmp_path, call):
         (["--join_columns", "users.csv:a,b"], "--join_columns users.csv: no --join has this path"),
         (["--join", "users.csv:user", "--join_columns", "users.csv:a,b,c"], "--join users.csv:user: --join_columns has no user; it has a, b, c"),
         (["--list", "g=h_*"], "--list g=h_*: h_* matches no column of {train}; it has user, item, y"),
-        (["--list", "g=*_*"], "--list: expected NAME=PATTERN, as genres=genre_*, with at most one * in a pattern, found 'g=*_*'"),
+        (["--list", "g=*_*"], "--list: expected NAME=PATTERN, such as genres=genre_*, with at most one * in a pattern, found 'g=*_*'"),
         (["--list", "user=i*"], "--list user=i*: adds a column user, which {train} or an earlier flag has already"),
-        (["--list", "g=*", "--categorical", "user"], "--list g=*: matches y, the label's column, and the list would know the answer"),
+        (["--list", "g=*", "--categorical", "user"], "--list g=*: matches y, the label's column, so the list would reveal the label"),
         (["--list", "g=it*", "--categorical", "user"], "{train}, line 3, column item: '3', expected 0 or 1, true or false, yes or no, or nothing"),
     ],
 )
@@ -122,10 +122,11 @@ def test_errors_name_the_flag_the_file_and_the_value(tmp_path, call, monkeypatch
     assert not (tmp_path / "out").exists()
 
 
-def test_a_join_that_matches_no_row_is_said_at_the_start(tmp_path, capsys):
+def test_join_that_matches_no_row_gives_a_warning_at_the_start(tmp_path, capsys):
     write(tmp_path / "users.csv", "user,age\n1,20\n2,30\n")
     make(tmp_path, TRAIN, TEST, "--join", f"{tmp_path}/users.csv:user", "--label", "y", "--categorical", "user")
-    assert "users.csv:user: has none of the first 4 rows' keys: these are 'u1', 'u2', 'u9', and it has '1', '2'" in capsys.readouterr().err
+    message = "users.csv:user: the side table has none of the keys of the first 4 rows: the rows have 'u1', 'u2', 'u9', the side table '1', '2'"
+    assert message in capsys.readouterr().err
 
 
 def test_a_bad_one_hot_value_can_be_skipped(tmp_path, capsys):
@@ -135,7 +136,7 @@ def test_a_bad_one_hot_value_can_be_skipped(tmp_path, capsys):
 
 
 def test_side_tables_of_a_resumed_run(tmp_path, call, capfd, monkeypatch):
-    """A run that ended after it read the rows counts the rows without a match as one that did not end; another side table begins anew."""
+    """A run resumed after reading counts the rows without a match as an uninterrupted run does."""
     config = {"label": "y", "features": BY_HAND}
     whole = tree(make(tmp_path, TRAIN, TEST, *flags(tmp_path), config=config).folder)
     expected = capfd.readouterr().err
@@ -146,7 +147,7 @@ def test_side_tables_of_a_resumed_run(tmp_path, call, capfd, monkeypatch):
     words = ["--train", tmp_path / "again-train.csv", "--test", tmp_path / "again-test.csv", "--config", tmp_path / "columns.yaml"]
     capfd.readouterr()
     code, _, said = call(table.main, *words, *flags(tmp_path)[:5], "--list", "genres=g_*", "--resume", "--dst", tmp_path / "again")
-    assert code == 0 and all(line in said for line in expected.splitlines() if "is not in it" in line)
+    assert code == 0 and all(line in said for line in expected.splitlines() if "the side table lacks" in line)
     found = tree(tmp_path / "again")
     assert {name: found[name] for name in found if "spec" not in name} == {name: whole[name] for name in whole if "spec" not in name}
 
@@ -165,7 +166,7 @@ bits = st.sampled_from(["", "0", "1", "true", "False"])
     block=st.sampled_from([40, 100_000]),
 )
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_joined_by_the_command_or_before_it(tmp_path_factory, capsys, events, side, as_json, block):
+def test_join_by_the_command_equals_a_join_before_it(tmp_path_factory, capsys, events, side, as_json, block):
     """The dataset of --join and --list is that of rows to which Python added the columns, on one machine and on Spark, to the byte."""
     folder = tmp_path_factory.mktemp("joined")
     if as_json:

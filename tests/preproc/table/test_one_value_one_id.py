@@ -208,8 +208,8 @@ def uncertain(trained: str, carried: str, kind: str, message: str) -> bool:
     of_texts = trained.startswith(("csv", "json"))
     known = {
         "text": False,
-        "integer": "so large a whole number" in message,  # pandas makes floats of a column with a missing value
-        "float": "so large" in message,  # the texts may all be whole numbers, as JSON lines write 1e22
+        "integer": "whole numbers of this size" in message,  # pandas makes floats of a column with a missing value
+        "float": "of this size" in message,  # the texts may all be whole numbers, as JSON lines write 1e22
         "float32": of_texts,
         "decimal": of_texts,  # 1.50 is a text, but 1.5 may be read as a float
         "boolean": False,

@@ -162,7 +162,7 @@ def test_times(tmp_path):
         (("22/10/2014 13:08", "23/10/2014 01:59"), {"format": "%d/%m/%Y %H:%M"}),
     ],
 )
-def test_forms_of_times(tmp_path, values, options):
+def test_time_formats(tmp_path, values, options):
     config = {
         "label": "y",
         "features": {"h": {"kind": "time", "column": "t", "part": "hour", **options}, "w": {"kind": "time", "column": "t", **options}},
@@ -226,7 +226,7 @@ def test_labels(tmp_path, label, values, expected):
     assert list(made["train"]) == ["s", "label"]  # the label's column is no feature
 
 
-def test_columns_yaml_comes_back_the_same(tmp_path):
+def test_columns_yaml_round_trip(tmp_path):
     features = {
         "hour": {"kind": "time", "column": "when", "part": "hour"},
         "tags": {"kind": "list", "pooling": "mean"},
@@ -258,20 +258,23 @@ def test_metadata(tmp_path):
     ("features", "message"),
     [
         ({"price": {"kind": "number"}}, "feature price: kind is 'number', expected one of categorical, numerical, list, cross, time"),
-        ({"price": {"kind": "numerical", "bucket": 4}}, "feature price: option 'bucket' is not known for kind numerical"),
-        ({"price": {"kind": "numerical", "clip": [9, 1]}}, "clip is [9, 1], expected [LEAST, GREATEST]"),
+        ({"price": {"kind": "numerical", "bucket": 4}}, "feature price: option 'bucket' is unknown for kind numerical"),
+        ({"price": {"kind": "numerical", "clip": [9, 1]}}, "clip is [9, 1], expected [MIN, MAX]"),
         ({"price": {"kind": "numerical", "buckets": 3, "transform": "log"}}, "option transform has no effect here"),
-        ({"price": {"kind": "numerical", "mean": 3.0}}, "option 'mean' is not known"),
-        ({"c": {"kind": "cross", "columns": ["shop"]}}, "at least 2 columns"),
-        ({"c": {"kind": "cross", "columns": ["shop", "price"]}, "price": "numerical"}, "feature c: price has no single text to join"),
-        ({"u": {"kind": "categorical", "column": "clicked"}}, "feature u: reads clicked, the label's column, and would know the answer"),
+        ({"price": {"kind": "numerical", "mean": 3.0}}, "option 'mean' is unknown"),
+        ({"c": {"kind": "cross", "columns": ["shop"]}}, "at least 2 column names"),
+        ({"c": {"kind": "cross", "columns": ["shop", "price"]}, "price": "numerical"}, "feature c: price cannot be part of a cross"),
+        ({"u": {"kind": "categorical", "column": "clicked"}}, "feature u: reads clicked, the label's column, and so reveals the label"),
         ({"u": {"kind": "categorical", "column": "nobody"}}, "has no column nobody; it has shop, price, tags"),
-        ({"shop": {"kind": "categorical", "table": "t", "max_ids": 2}, "user": {"kind": "categorical", "table": "t"}}, "max_ids is None, and 2"),
+        (
+            {"shop": {"kind": "categorical", "table": "t", "max_ids": 2}, "user": {"kind": "categorical", "table": "t"}},
+            "max_ids is None, but 2 for feature shop",
+        ),
         ({"shop": {"kind": "categorical", "hash_buckets": 5, "max_ids": 2}}, "option max_ids has no effect here (hash_buckets)"),
         ({"shop": "numerical"}, "no feature is categorical"),
     ],
 )
-def test_a_configuration_that_cannot_be(tmp_path, features, message):
+def test_invalid_configuration_is_rejected(tmp_path, features, message):
     with pytest.raises(DatasetError) as raised:
         of(tmp_path, features)
     assert message in str(raised.value) and "\n" not in str(raised.value)

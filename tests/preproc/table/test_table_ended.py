@@ -35,7 +35,7 @@ def staging(folder: Path):
     ("number", "code", "said"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGHUP, 129, "stopped by SIGHUP")],
 )
-def test_a_stopped_run_leaves_nothing(tmp_path, number, code, said):
+def test_stopped_run_leaves_no_files(tmp_path, number, code, said):
     with staging(tmp_path) as process:
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
@@ -43,7 +43,7 @@ def test_a_stopped_run_leaves_nothing(tmp_path, number, code, said):
     assert "Traceback" not in err and not (tmp_path / "out").exists()
 
 
-def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path, capsys):
+def test_next_run_removes_the_files_of_a_killed_run(tmp_path, capsys):
     with staging(tmp_path) as process:
         process.kill()
         process.wait()
@@ -54,7 +54,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("blocks", [2, 40])
-def test_a_file_that_cannot_grow_is_one_line_with_its_path(tmp_path, blocks):
+def test_file_size_limit_is_a_one_line_error_with_the_path(tmp_path, blocks):
     words = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", sys.executable, "-m", "preproc.table", *flags(tmp_path, 4000)]
     result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 1

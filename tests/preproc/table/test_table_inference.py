@@ -33,7 +33,7 @@ def test_texts(tmp_path, capsys):
     made = make(tmp_path, text, text, "--label", "y")
     found = {name: entry["kind"] for name, entry in made.metadata["transforms"].items()}
     assert found == KINDS
-    assert "column nothing: nothing in the first rows, left out" in capsys.readouterr().err
+    assert "column nothing: no values in the first rows, so left out" in capsys.readouterr().err
 
 
 def test_types(tmp_path, capsys):
@@ -66,19 +66,19 @@ def test_types(tmp_path, capsys):
         "category": "categorical",
     }
     assert made["train"]["numbers"] == [[1, 2], [-1, -1]] and made["train"]["flag"] == [2, 1]
-    assert "column record: of a type that no feature is made of, left out" in capsys.readouterr().err
+    assert "column record: the type is not supported, so left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [(), ("--categorical", "few,many"), ("--numerical", "few,many"), ("--ignore", "few,many")])
-def test_one_question_of_columns_that_may_be_ids(tmp_path, capsys, flags):
+def test_one_warning_for_columns_that_may_be_ids(tmp_path, capsys, flags):
     text = "s,few,many,some,genre,y\n" + "".join(f"{'ab'[i % 2]},{i % 12},{1000 + i},{i // 5},{i % 2},{i % 2}\n" for i in range(300))
     made = make(tmp_path, text, text, "--label", "y", *flags)
     said = capsys.readouterr().err
     if flags:
         assert said == ""
     else:
-        assert "warning: column few: whole numbers of few values are taken for numbers; if they are ids: --categorical few" in said
-        assert "warning: column many: nearly as many values as rows; if they name the row: --ignore many" in said
+        assert "warning: column few: whole numbers with few distinct values are used as numbers; if they are ids: --categorical few" in said
+        assert "warning: column many: over half of the values are distinct; if they name rows: --ignore many" in said
         assert said.count("\n") == 2
     kind = {"--categorical": "categorical", "--ignore": None}.get(flags[0] if flags else "", "numerical")
     found = {name: entry["kind"] for name, entry in made.metadata["transforms"].items()}
@@ -92,16 +92,16 @@ def test_the_column_that_splits_is_a_feature_only_if_named(tmp_path):
     assert list(make(tmp_path, text, None, *flags, "--numerical", "t", dst="named").metadata["transforms"]) == ["s", "t"]
 
 
-def test_dates_that_look_like_seconds_are_asked_about(tmp_path, capsys):
+def test_dates_that_look_like_seconds_give_a_warning(tmp_path, capsys):
     text = "s,d,y\na,20240101,1\nb,20240203,0\n"
     flags = ("--label", "y", "--times", "d")
     make(tmp_path, text, text, *flags)
-    assert "column d: values such as 20240101 are taken for seconds since 1970; --time_format %Y%m%d" in capsys.readouterr().err
+    assert "column d: values such as 20240101 are read as seconds since 1970; if they are dates: --time_format %Y%m%d" in capsys.readouterr().err
     made = make(tmp_path, text, text, *flags, "--time_format", "%Y%m%d", dst="form")
     assert capsys.readouterr().err == "" and made.values("d_weekday") == ["1", "6"]
 
 
-def test_types_that_nothing_is_made_of(tmp_path):
+def test_unsupported_types_are_errors(tmp_path):
     path = tmp_path / "t.parquet"
     pl.DataFrame({"s": ["a", "b"], "d": pl.Series([1, 2]).cast(pl.Duration), "r": [{"a": 1}, {"a": 2}], "y": [1, 0]}).write_parquet(path)
     for column in "dr":
@@ -119,7 +119,7 @@ def test_types_that_nothing_is_made_of(tmp_path):
             make(tmp_path, path, None if "--split_by" in flags else path, "--label", "y", *flags)
 
 
-def test_a_form_of_times_that_is_none(tmp_path):
+def test_invalid_time_format_is_an_error(tmp_path):
     text = "s,d,y\na,20240101,1\nb,20240203,0\n"
-    with pytest.raises(DatasetError, match=r"line 2, column d|--config says what becomes"):
+    with pytest.raises(DatasetError, match=r"line 2, column d|set the use of each column with --config"):
         make(tmp_path, text, text, "--label", "y", "--times", "d", "--time_format", "%Q")

@@ -35,24 +35,24 @@ def run(call, folder: Path, monkeypatch, *flags: str) -> tuple[int, str]:
         (lzma.compress(ROWS.encode()), "t.csv: is compressed by xz;"),
         (ROWS.encode("utf-16"), "t.csv: is text in UTF-16;"),
         (b"Obj\x01" + bytes(50), "t.csv: is an Avro file;"),
-        (b'[{"s": "a", "y": 1},\n {"s": "b", "y": 0}]\n', "t.csv: is one JSON array; expected JSON lines, an object a line"),
+        (b'[{"s": "a", "y": 1},\n {"s": "b", "y": 0}]\n', "t.csv: is one JSON array; expected JSON lines, one object a line"),
         ("sé,y\na,1\n".encode("latin-1"), "t.csv, line 1: byte 2, 0xe9, is not UTF-8; expected text in UTF-8"),
         (b"\x81\x82\n" * 9, "t.csv, line 1: byte 1, 0x81, is not UTF-8; expected text in UTF-8"),
-        (ROWS.replace("\n", "\r").encode(), r"t.csv: its lines end in CR alone; expected LF or CRLF (tr '\r' '\n' makes them)"),
-        (b"s,y\na\na\n", "t.csv, line 2: 1 values, expected 2 separated by ','; and none of the first lines is sound"),
+        (ROWS.replace("\n", "\r").encode(), r"t.csv: its lines end in CR alone; expected LF or CRLF (tr '\r' '\n' converts them)"),
+        (b"s,y\na\na\n", "t.csv, line 2: 1 values, expected 2 separated by ','; none of the first lines is valid"),
         (
             ROWS.replace(",", ";").replace("s;n;y", "s;n;z").encode(),
             "--label y: no column y; expected a column, or a comparison such as 'rating >= 4'",
         ),
     ],
 )
-def test_files_that_are_taken_for_tables(tmp_path, call, monkeypatch, content, expected):
+def test_files_of_other_formats_are_rejected(tmp_path, call, monkeypatch, content, expected):
     write(tmp_path / "t.csv", content)
     code, said = run(call, tmp_path, monkeypatch, "--train", "t.csv")
     assert code == 1 and said.startswith(f"command: error: {expected}")
 
 
-def test_words_that_look_like_other_formats_are_a_table(tmp_path, call, monkeypatch):
+def test_tables_that_begin_like_other_formats_are_read(tmp_path, call, monkeypatch):
     for header in ("PKs", "BZh9", "Obj", "ORC", "[s]"):
         write(tmp_path / "t.csv", ROWS.replace("s,n", f"{header},n"))
         assert run(call, tmp_path, monkeypatch, "--train", "t.csv", "--overwrite")[0] == 0
@@ -61,22 +61,22 @@ def test_words_that_look_like_other_formats_are_a_table(tmp_path, call, monkeypa
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ("--separator ;", "--label y: no column y; .*there are s,n,y; is --separator what stands between them[?]"),
+        ("--separator ;", "--label y: no column y; .*the columns are s,n,y; is --separator right[?]"),
         ("--format jsonl", "t.csv: no line is a JSON object; expected one a line"),
-        ("--columns a,b,c,d", "t.csv, line 1: 3 values, expected 4 separated by ','; and none of the first lines is sound"),
-        ("--keep q", "--keep q: no such column; there are s, n, y"),
-        ("--split_by q", "--split_by q: no such column; there are s, n, y"),
-        ("--split_key q", "--split_key q: no such column; there are s, n, y"),
+        ("--columns a,b,c,d", "t.csv, line 1: 3 values, expected 4 separated by ','; none of the first lines is valid"),
+        ("--keep q", "--keep q: no such column; the columns are s, n, y"),
+        ("--split_by q", "--split_by q: no such column; the columns are s, n, y"),
+        ("--split_key q", "--split_key q: no such column; the columns are s, n, y"),
         ("--config no_label.yaml", "no_label.yaml: label: missing; expected a column, or a comparison"),
-        ("--categorical label,s", "feature label would be written to label.bin.* in --config the feature may have another name"),
+        ("--categorical label,s", "feature label would be written to label.bin.* give the feature another name in --config"),
         ("--split_name a/b", "--split_name needs --data"),
         ("--data=t.csv --split_name=a/b", "--split_name a/b: expected letters, digits, _ and -, and not vocabulary"),
         ("--data=t.csv --split_name=vocabulary", "--split_name vocabulary: expected letters, digits, _ and -, and not vocabulary"),
         ("--dst link", "link is a link to nowhere, which does not exist; create that folder, or remove the link"),
-        ("--dst ''", "argument --dst: expected a folder, or the URL of one in a store, found ''"),
+        ("--dst ''", "argument --dst: expected a folder, or the URL of a folder in an object store, found ''"),
     ],
 )
-def test_flags_that_cannot_be(tmp_path, call, monkeypatch, flags, expected):
+def test_invalid_flags_are_rejected(tmp_path, call, monkeypatch, flags, expected):
     write(tmp_path / "t.csv", ROWS.replace("n,y", "label,y") if flags.endswith("label,s") else ROWS)
     write(tmp_path / "no_label.yaml", "features: {s: categorical}\n")
     (tmp_path / "link").symlink_to("nowhere")
@@ -86,7 +86,7 @@ def test_flags_that_cannot_be(tmp_path, call, monkeypatch, flags, expected):
     assert re.search(expected, said.splitlines()[-1])
 
 
-def test_a_glob_says_what_it_matches_that_is_no_file(tmp_path, call, monkeypatch):
+def test_glob_error_names_the_match_that_is_no_file(tmp_path, call, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
     assert "pipe: is matched by p* and is not a file" in run(call, tmp_path, monkeypatch, "--train", "p*")[1]
     (tmp_path / "days" / "sub").mkdir(parents=True)
@@ -98,7 +98,7 @@ def test_a_glob_says_what_it_matches_that_is_no_file(tmp_path, call, monkeypatch
     assert Made(tmp_path / "out").metadata["train"]["files"] == ["1.csv", "2.csv"]
 
 
-def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path, call, monkeypatch):
+def test_unreadable_folder_is_an_error(tmp_path, call, monkeypatch):
     (tmp_path / "days" / "sub").mkdir(parents=True)
     write(tmp_path / "days" / "1.csv", ROWS)
     scandir = os.scandir
@@ -119,11 +119,11 @@ def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path, call, monkeyp
         (
             ROWS + "a,inf,1\na,nan,0\n",
             "",
-            "warning: column n: nearly all values are numbers, and some are not: taken for ids; if numbers: --numerical n",
+            "warning: column n: most values are numbers, but some are not, so used as ids; if they are numbers: --numerical n",
         ),
-        (ROWS.replace(",1\n", ",0\n"), "", "warning: the train split: every label is 0; is --label what was meant?"),
-        (ROWS.replace(",0\n", ",1\n"), "", "warning: the test split: every label is 1; is --label what was meant?"),
-        (ROWS, "--frequency_threshold 99", "warning: features s: no value is kept (--frequency_threshold?), every row has id 0"),
+        (ROWS.replace(",1\n", ",0\n"), "", "warning: the train split: every label is 0; is --label right?"),
+        (ROWS.replace(",0\n", ",1\n"), "", "warning: the test split: every label is 1; is --label right?"),
+        (ROWS, "--frequency_threshold 99", "warning: features s: no value is kept, so every row has id 0; is --frequency_threshold too high?"),
         (ROWS, "--data t.csv", "warning: t.csv is given for train and for new: the same rows are in both"),
         (ROWS + "a,b\n1,2,3,4\n", "--bad_lines skip", "; 2 bad lines skipped; "),
         (ROWS, "--seed 3 --time_unit s", "warning: --time_unit has no effect: no column is a time (--times)"),
@@ -132,14 +132,14 @@ def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path, call, monkeyp
         (ROWS, "--config ignores.yaml", "warning: ignores.yaml: ignore: no column zz in t.csv"),
     ],
 )
-def test_what_is_doubtful_is_asked(tmp_path, call, monkeypatch, content, flags, expected):
+def test_doubtful_input_gives_a_warning(tmp_path, call, monkeypatch, content, flags, expected):
     write(tmp_path / "t.csv", content)
     write(tmp_path / "ignores.yaml", "label: y\nfeatures: {s: categorical}\nignore: [zz]\n")
     code, said = run(call, tmp_path, monkeypatch, "--train", "t.csv", *flags.split())
     assert code == 0 and expected in said
 
 
-def test_a_first_file_of_a_header_alone_does_not_say_what_columns_are(tmp_path, call, monkeypatch):
+def test_types_are_inferred_from_the_first_file_with_rows(tmp_path, call, monkeypatch):
     write(tmp_path / "a.csv", "s,n,y\n")
     write(tmp_path / "b.csv", ROWS)
     assert run(call, tmp_path, monkeypatch, "--train", "a.csv", "b.csv")[0] == 0
@@ -149,15 +149,15 @@ def test_a_first_file_of_a_header_alone_does_not_say_what_columns_are(tmp_path, 
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
 
 
-def test_flags_of_csv_without_a_csv_file_are_said(tmp_path, call, monkeypatch):
+def test_csv_flags_without_a_csv_file_give_warnings(tmp_path, call, monkeypatch):
     pl.DataFrame({"s": ["a", "b"], "y": [0, 1]}).write_parquet(tmp_path / "t.parquet")
     code, said = run(call, tmp_path, monkeypatch, *"--train t.parquet --seed 3 --separator | --quote none --split_by y".split())
     assert code == 0
-    assert "warning: --seed has no effect: nothing is drawn" in said
+    assert "warning: --seed has no effect: no rows are drawn" in said
     assert "warning: --separator, --quote have no effect: no file is CSV" in said
 
 
-def test_spaces_around_names_in_flags_do_not_count(tmp_path, call, monkeypatch):
+def test_spaces_around_names_in_flags_are_ignored(tmp_path, call, monkeypatch):
     write(tmp_path / "t.csv", ROWS)
     assert run(call, tmp_path, monkeypatch, "--train", "t.csv", "--categorical", "s, n")[0] == 0
     assert len(Made(tmp_path / "out").spec.categorical) == 2

@@ -74,7 +74,7 @@ FORMS = {
     "bar, quoted lists": (text("|"), []),
     "two characters": (text("::", quoted=False), []),
     "another character": (text("^"), ["--separator", "^"]),
-    "tab, quotes as they are": (text("\t", quoted=False), ["--quote", "none"]),
+    "tab, no quoting": (text("\t", quoted=False), ["--quote", "none"]),
     "no header": (text(",", header=False), ["--columns", "s,n,l,y"]),
     "no header, two characters": (text("::", quoted=False, header=False), ["--columns", "s,n,l,y"]),
     "BOM": (b"\xef\xbb\xbf" + text(","), []),
@@ -90,7 +90,7 @@ FORMS = {
 
 @pytest.mark.parametrize("block_bytes", [1, 30, 1 << 20])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_text_gives_the_same(tmp_path, form, block_bytes):
+def test_all_text_formats_give_the_same_dataset(tmp_path, form, block_bytes):
     content, flags = FORMS[form]
     path = write(tmp_path / "train", content)
     made = make(tmp_path, path, write(tmp_path / "test", content), *flags, "--block_bytes", block_bytes, config=CONFIG)
@@ -99,12 +99,12 @@ def test_every_form_of_text_gives_the_same(tmp_path, form, block_bytes):
 
 
 @pytest.mark.parametrize("form", [parquet, arrow, stream])
-def test_typed_files_give_the_same(tmp_path, form):
+def test_typed_files_give_the_same_dataset(tmp_path, form):
     made = make(tmp_path, form(tmp_path / "train"), form(tmp_path / "test"), config=CONFIG)
     assert made["train"] == made["test"] == MADE
 
 
-def test_types_of_one_value_have_one_text(tmp_path):
+def test_value_has_one_text_in_every_type(tmp_path):
     kinds = [pl.Int8, pl.UInt64, pl.Float32, pl.Float64, pl.String]
     (tmp_path / "all").mkdir()
     for i, kind in enumerate(kinds):
@@ -127,7 +127,7 @@ def test_files_folders_and_globs_in_the_given_order(tmp_path):
     assert pl.read_parquet(tmp_path / "o" / "train" / "keys.parquet")["s"].to_list() == ["c_1.csv", "c_2.csv", "b/1.csv", "b/2.csv", "a.csv"]
 
 
-def test_columns_may_stand_in_another_order_in_each_file(tmp_path):
+def test_column_order_may_differ_between_files(tmp_path):
     made = make(tmp_path, "s,n,y\na,1,1\nb,2,0\n", "y,extra,n,s\n1,?,2,b\n", "--label", "y", "--numerical_transform", "none")
     assert made["test"] == {"s": [2], "n": [2.0], "label": [1]}
 
@@ -157,8 +157,8 @@ BAD = [
     (b"s,n,y\na,1,1\nb,2,0,\n", "line 3: 4 values, expected 3"),
     (b"s,n,y\na,1,1\n\nb,2,0\n", "line 3: 0 values, expected 3"),
     (b"s,n,y\na,1,1\n\xff,2,0\n", "line 3: byte 1, 0xff, is not UTF-8"),
-    (b's,n,y\na,1,1\n"b,2,0\nc,3,1\n', "line 3: a quote is opened and not closed, or the 1,000 lines from it on do not make a row"),
-    (b's,n,y\na,1,1\n"b"c,2,0\n', "line 3: '\"b\"c,2,0': a quote stands inside a value"),
+    (b's,n,y\na,1,1\n"b,2,0\nc,3,1\n', "line 3: a quote is opened and not closed, or 1,000 lines do not complete its row"),
+    (b's,n,y\na,1,1\n"b"c,2,0\n', "line 3: '\"b\"c,2,0': a quote inside a value"),
     (b"s,n,y\na,1,1\nb,two,0\n", "line 3, column n: 'two', expected a finite number, or nothing"),
     (b"s,n,y\na,1,1\nb,inf,0\n", "line 3, column n: 'inf', expected a finite number"),
     (b"s,n,y\na,1,1\nb,2,2\n", "line 3, label, column y: '2', expected 0 or 1, true or false, yes or no"),
@@ -197,7 +197,7 @@ def test_bad_lines(tmp_path, content, message, capsys):
         (b"PAR1 and nothing else", "cannot be read as parquet"),
     ],
 )
-def test_files_that_are_no_tables(tmp_path, content, message):
+def test_invalid_files_are_rejected(tmp_path, content, message):
     with pytest.raises(DatasetError, match=message) as raised:
         make(tmp_path, write(tmp_path / "t", content), "s,y\na,1\n", "--label", "y")
     assert str(tmp_path / "t") in str(raised.value) or "files hold no rows" in str(raised.value)
@@ -228,15 +228,15 @@ def test_bad_json_lines(tmp_path):
     content = '{"s": "a", "y": 1}\n{"s": "b", "y": 0\n{"s": "c", "y": true}\n[1]\n'
     with pytest.raises(DatasetError, match="line 2: not JSON: "):
         make(tmp_path, content, '{"s": "a", "y": 1}\n', "--label", "y")
-    with pytest.raises(DatasetError, match=r"line 2: '\[1\]' is no object; expected one a line"):
+    with pytest.raises(DatasetError, match=r"line 2: '\[1\]' is no JSON object; expected one a line"):
         make(tmp_path, '{"s": "c", "y": true}\n[1]\n', '{"s": "a", "y": 1}\n', "--label", "y")
-    with pytest.raises(DatasetError, match="line 1: column s: value '\"a\"' is one value; expected a list, as other lines have"):
+    with pytest.raises(DatasetError, match="line 1: column s: value '\"a\"' is one value; expected a list, as in other lines"):
         make(tmp_path, '{"s": "a", "y": 1}\n{"s": ["b"], "y": 0}\n', '{"s": ["a"], "y": 1}\n', "--label", "y")
     made = make(tmp_path, content, '{"s": "a", "y": 1}\n', "--label", "y", "--bad_lines", "skip")
     assert made["train"] == {"s": [1, 2], "label": [1, 1]} and made.metadata["train"]["bad_lines_skipped"] == 2
 
 
-def test_a_bad_row_of_parquet_is_named(tmp_path):
+def test_error_names_the_bad_row_of_parquet(tmp_path):
     path = tmp_path / "t.parquet"
     pl.DataFrame({"s": ["a"] * 5, "y": [1, 0, 1, 2, 0]}).write_parquet(path)
     with pytest.raises(DatasetError) as raised:
@@ -253,7 +253,7 @@ def test_blocks_are_whole_lines_in_order(tmp_path, block_bytes):
     assert all(block.text.count(b"\n") == len(block.lines) and block.text.endswith(b"\n") for block in blocks)
 
 
-def test_columns_names_those_files_that_have_no_header(tmp_path, capsys):
+def test_columns_flag_applies_only_to_files_without_a_header(tmp_path, capsys):
     """A header may name the columns in another order, more of them, or lack the label, which rows of --data do not have."""
     headed = write(tmp_path / "a.csv", "n,s,y\n1,a,1\n2,b,0\n")
     bare = write(tmp_path / "b.csv", "b,3,1\na,4,0\n")

@@ -121,7 +121,7 @@ def test_every_kind_of_column_and_file(files, tmp_path, capsys):
     ],
     ids=["rows", "time", "key", "column"],
 )
-def test_rules_of_splits(files, tmp_path, capsys, flags, monkeypatch):
+def test_split_rules(files, tmp_path, capsys, flags, monkeypatch):
     monkeypatch.setattr(table_spark, "TASKS_A_CORE", 2)
     same(tmp_path, every(files, *flags, "--keep", "user"), capsys)
 
@@ -147,7 +147,7 @@ def test_the_ids_of_another_dataset(files, tmp_path, capsys, request):
     assert tree(tmp_path / "sql") == expected
 
 
-def test_what_is_inferred_and_files_without_a_header(tmp_path, capsys):
+def test_inferred_columns_and_files_without_a_header(tmp_path, capsys):
     (tmp_path / "train").write_text(csv(rows(300, 7), None))
     (tmp_path / "test").write_text(csv(rows(50, 8), None))
     flags = [
@@ -183,7 +183,7 @@ LINES = st.lists(st.tuples(CELLS, CELLS, st.sampled_from(["", "1", "2.5", "-0.0"
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINES, st.integers(1, 60), st.sampled_from([0.0, 0.4]), st.integers(0, 2))
-def test_tables_that_are_drawn(tmp_path_factory, capsys, found, block_bytes, fraction, threshold):
+def test_random_tables(tmp_path_factory, capsys, found, block_bytes, fraction, threshold):
     """Both engines write the same files, or give the same error."""
     folder = tmp_path_factory.mktemp("drawn")
     (folder / "train.csv").write_text("s,l,n,y\n" + "".join(",".join(row) + "\n" for row in found))
@@ -209,7 +209,7 @@ def test_tables_that_are_drawn(tmp_path_factory, capsys, found, block_bytes, fra
     assert not (folder / "polars").exists() or tree(folder / "spark") == tree(folder / "polars")
 
 
-def test_moments_of_parts_are_those_of_all():
+def test_moments_of_parts_equal_those_of_all_rows():
     values = np.random.default_rng(0).normal(1e6, 2, 10_000)
     whole, parts = Moments(), Moments()
     whole.add(values)
@@ -236,7 +236,7 @@ def fails(folder: Path, arguments: list, message: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "values", "type", "no rows", "too large", "no such column"])
-def test_the_first_fault_is_told_as_by_polars(files, tmp_path, kind):
+def test_first_error_is_the_same_as_with_polars(files, tmp_path, kind):
     lines = csv(rows(600, 9)).splitlines()
     path, config = tmp_path / "table", {"label": "rating >= 3", "features": FEATURES}
     message, more = "", ["--test", files / "test.csv"]
@@ -250,17 +250,17 @@ def test_the_first_fault_is_told_as_by_polars(files, tmp_path, kind):
     elif kind == "jsonl":
         lines = [json.dumps(dict(zip(COLUMNS, row, strict=True))) for row in rows(600, 9)]
         lines[400] = "[]"
-        message = f"{path}, line 401: '[]' is no object"
+        message = f"{path}, line 401: '[]' is no JSON object"
     elif kind == "type":
         more += ["--valid", files / "e.parquet", "--keep", "age"]
-        message = f"{files / 'e.parquet'}: column age holds Float64, and String in the files before it; expected one type (--keep)"
+        message = f"{files / 'e.parquet'}: column age holds Float64, but String in the files before it; expected one type (--keep)"
     elif kind == "no rows":
         more, message = ["--split_by", "at", "--test_fraction", 0.0001], "the test split holds no rows: 600 were read"
     elif kind == "too large":
         config["features"] = {"user": "categorical", "price": {"kind": "numerical", "transform": "none", "clip": [0, 80000]}}
         lines[500] = ",".join(["u", "", "", "", "", "70000", *lines[500].split(",")[6:]])
         more += ["--numerical_dtype", "float16"]
-        message = "train split, row 499, feature price: 70000.0 is beyond what float16 holds"
+        message = "train split, row 499, feature price: 70000.0 is out of range for float16"
     else:
         config["features"] = {"other": "categorical"}
         message = f"{path}: has no column other; it has user"
@@ -272,12 +272,12 @@ def test_the_first_fault_is_told_as_by_polars(files, tmp_path, kind):
 def test_resume_is_refused(tmp_path):
     (tmp_path / "t.csv").write_text("a,y\nx,1\nz,0\n")
     words = list(map(str, ["--train", tmp_path / "t.csv", "--test_fraction", 0.5, "--label", "y", "--dst", tmp_path / "out", "--resume"]))
-    for flags, why in ((LOCAL, "--engine spark: Spark does lost tasks again"), (("--staging", str(tmp_path)), "--staging: it goes on in the dest")):
+    for flags, why in ((LOCAL, "--engine spark: Spark itself repeats lost"), (("--staging", str(tmp_path)), "--staging: a resumed run continues")):
         with pytest.raises(UserError, match=f"--resume and {why}"):
             table.main([*words, *flags])
 
 
-def test_values_of_types_and_of_texts_have_one_text_and_unknown_ones_are_said(tmp_path, capsys):
+def test_typed_and_text_values_have_one_text_and_unknown_ones_give_warnings(tmp_path, capsys):
     draw = np.random.default_rng(7)
     frame = pl.DataFrame(
         {
@@ -302,11 +302,11 @@ def test_values_of_types_and_of_texts_have_one_text_and_unknown_ones_are_said(tm
     assert found["train/shop.bin"][:300] == found["train/shop.bin"][300:] and found["train/at.bin"][:600] == found["train/at.bin"][600:]
     table.main([*map(str, train), "--dst", str(tmp_path / "again"), "--block_bytes", "2000"])
     said = capsys.readouterr().err
-    assert "test split, feature shop: 300 of 300 values are unknown (100.0%; in training it was 0.0%), the most frequent: 'none' (300)" in said
+    assert "test split, feature shop: 300 of 300 values are unknown (100.0%; in training: 0.0%), the most frequent: 'none' (300)" in said
     assert "feature at: 300 of 300 values are unknown" in said and "'2024-03-10 10:30:00' (300)" in said
 
 
-def test_a_column_of_no_kind_is_the_same_error(tmp_path, capsys):
+def test_column_of_mixed_kinds_is_the_same_error(tmp_path, capsys):
     for name, values in (("a", [1, 2]), ("b", ["x", "y"])):
         pl.DataFrame({"k": values, "y": [0, 1]}).write_parquet(tmp_path / f"{name}.parquet")
     words = ["--train", *(tmp_path / f"{name}.parquet" for name in "ab"), "--test", tmp_path / "a.parquet", "--label", "y", "--categorical", "k"]
@@ -315,4 +315,4 @@ def test_a_column_of_no_kind_is_the_same_error(tmp_path, capsys):
         with pytest.raises(UserError) as raised:
             table.main([*map(str, words), "--dst", str(tmp_path / "out"), *engine])
         said.append(str(raised.value))
-    assert said[0] == said[1] and "feature k: column k holds whole numbers and texts of others" in said[0]
+    assert said[0] == said[1] and "feature k: column k holds whole numbers and other texts" in said[0]

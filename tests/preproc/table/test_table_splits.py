@@ -56,7 +56,7 @@ def test_by_key_the_rows_of_a_value_stay_together(tmp_path):
     assert held_out(again) == held_out(made) != held_out(other)
 
 
-def test_by_fraction_every_row_for_itself_whatever_the_blocks(tmp_path):
+def test_split_by_fraction_does_not_depend_on_blocks(tmp_path):
     text = rows(range(2000))
     made = make(tmp_path, text, None, "--test_fraction", "0.3", "--keep", "t", config=CONFIG)
     found = held_out(made)
@@ -152,18 +152,18 @@ def test_keys_keep_their_types(tmp_path):
     made = make(tmp_path, path, path, "--label", "y", "--keep", "i,f,s")
     found = pl.read_parquet(made.folder / "test" / "keys.parquet")
     assert found.to_dicts() == [{"i": 7, "f": 0.5, "s": "a"}, {"i": None, "f": 1.0, "s": "b"}] and found.schema["i"] == pl.Int64
-    with pytest.raises(DatasetError, match="column i holds String, and Int64 in the files before it"):
+    with pytest.raises(DatasetError, match="column i holds String, but Int64 in the files before it"):
         make(tmp_path, path, "s,i,f,y\na,1,2,0\n", "--label", "y", "--keep", "i", dst="other")
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--train", "T"], "which rows are for testing\\? --test FILES"),
-        (["--train", "T", "--test", "T", "--test_fraction", "0.1"], "--test gives the test split, and so do --test_fraction|expected one"),
+        (["--train", "T"], "no test rows are given; expected --test FILES"),
+        (["--train", "T", "--test", "T", "--test_fraction", "0.1"], "--test gives the test split, and --test_fraction or --test_values takes it"),
         (["--train", "T", "--split_by", "t"], "--split_by needs --test_fraction or --valid_fraction"),
-        (["--train", "T", "--split_by", "t", "--split_key", "s", "--test_fraction", "0.1"], "--split_by and --split_key: expected one of them"),
-        (["--train", "T", "--test_fraction", "0.6", "--valid_fraction", "0.4"], "make 1, expected less than 1 together"),
+        (["--train", "T", "--split_by", "t", "--split_key", "s", "--test_fraction", "0.1"], "--split_by and --split_key: expected only one of them"),
+        (["--train", "T", "--test_fraction", "0.6", "--valid_fraction", "0.4"], "add up to 1, expected less than 1"),
         (["--train", "T", "--test_values", "a"], "--test_values needs --split_column"),
         (["--mode", "encode", "--data", "T"], "--mode encode needs --data, the rows, and --vocabulary"),
         (["--mode", "encode", "--data", "T", "--vocabulary", "D", "--train", "T"], "--train has no effect with --mode encode"),
@@ -173,23 +173,26 @@ def test_keys_keep_their_types(tmp_path):
         (["--test", "T"], "--train is missing"),
         (["--train", "T", "--test", "T", "--label", "y", "--time_format", "%Y"], "--time_format needs --times or --split_by"),
         (["--train", "T", "--test", "T", "--extend_vocabulary"], "--extend_vocabulary needs --vocabulary"),
-        (["--train", "T", "--test", "T", "--config", "c", "--categorical", "s"], "--categorical and --config: --config says what becomes"),
+        (["--train", "T", "--test", "T", "--config", "c", "--categorical", "s"], "--categorical and --config: --config already sets the use"),
         (["--train", "T", "--test", "T", "--vocabulary", "D", "--label", "y"], "--label and --vocabulary"),
         (["--train", "T", "--test", "T", "--vocabulary", "D"], "no such file; expected a feature specification \\(--vocabulary say"),
-        (["--train", "T", "--test", "T"], "which column is the label\\? --label COLUMN"),
-        (["--train", "T", "--test", "T", "--label", "z"], "--label z: no column z; .*; there are s, t, part, y"),
+        (["--train", "T", "--test", "T"], "--label is missing: expected --label COLUMN"),
+        (["--train", "T", "--test", "T", "--label", "z"], "--label z: no column z; .*; the columns are s, t, part, y"),
         (["--train", "T", "--test", "T", "--label", "y > 1 and s > 2"], "expected a column, or one comparison"),
-        (["--train", "T", "--test", "T", "--label", "s > b"], "'b' is no number"),
-        (["--train", "T", "--test", "T", "--label", "y", "--categorical", "q"], "--categorical q: no such column; there are s, t"),
-        (["--train", "T", "--test", "T", "--label", "y", "--categorical", "s", "--numerical", "s"], "--numerical s: the column stands in two flags"),
-        (["--train", "T", "--test", "T", "--label", "y", "--keep", "score"], "--keep score: predictions have a column of that name"),
-        (["--train", "T", "--test", "T", "--label", "y", "--keep", "q"], "--keep q: no such column; there are s, t, part, y"),
+        (["--train", "T", "--test", "T", "--label", "s > b"], "'b' is not a number"),
+        (["--train", "T", "--test", "T", "--label", "y", "--categorical", "q"], "--categorical q: no such column; the columns are s, t"),
+        (
+            ["--train", "T", "--test", "T", "--label", "y", "--categorical", "s", "--numerical", "s"],
+            "--numerical s: the column is given by two flags",
+        ),
+        (["--train", "T", "--test", "T", "--label", "y", "--keep", "score"], "--keep score: predictions have a column of this name"),
+        (["--train", "T", "--test", "T", "--label", "y", "--keep", "q"], "--keep q: no such column; the columns are s, t, part, y"),
         (["--train", "nothing*.csv", "--test", "T"], "matches no file"),
         (["--train", "T", "T", "--test", "T"], "is given twice"),
         (["--train", "nobody.csv", "--test", "T"], "nobody.csv: no such file"),
     ],
 )
-def test_flags_that_cannot_be(tmp_path, flags, message):
+def test_invalid_flags_are_rejected(tmp_path, flags, message):
     path = write(tmp_path / "t.csv", rows(range(6)))
     words = [{"T": str(path), "D": str(tmp_path / "nowhere")}.get(word, word) for word in flags]
     with pytest.raises(UserError, match=message) as raised:
@@ -207,7 +210,7 @@ def test_a_dataset_is_not_replaced_unless_asked(tmp_path, old):
         make(tmp_path, inside, NEW, *FLAGS, "--overwrite", dst="old")
 
 
-def test_a_vocabulary_that_cannot_be_used(tmp_path, old):
+def test_unusable_vocabulary_is_rejected(tmp_path, old):
     path = old.folder / "vocabulary" / "s.parquet"
     pl.read_parquet(path).reverse().write_parquet(path)
     with pytest.raises(DatasetError, match="expected the ids 1, 2, … in order"):
@@ -222,7 +225,7 @@ def test_a_vocabulary_that_cannot_be_used(tmp_path, old):
         make(tmp_path, NEW, NEW, "--vocabulary", old.folder, dst="new")
 
 
-def test_dictionary_days_all_learns_from_every_labelled_row_and_says_so(tmp_path, capsys):
+def test_dictionary_days_all_learns_from_every_labelled_row_and_warns(tmp_path, capsys):
     """Vocabularies, means, boundaries and the longest list are those of one training file with all labelled rows."""
     head = "s,n,b,l,y\n"
     parts = {"train": "a,1,1,p,1\na,2,2,p|q,0\n", "valid": "b,4,3,r,1\n", "test": "c,9,4,p|q|r,0\nb,4,5,s,1\n"}
@@ -239,7 +242,7 @@ def test_dictionary_days_all_learns_from_every_labelled_row_and_says_so(tmp_path
     assert leaky.metadata["transforms"]["n"]["mean"] == 4 and leaky.metadata["transforms"]["l"]["max_hotness"] == 3
     assert leaky.metadata["dictionary_days"] == "all" and "dictionary_days" not in whole.metadata
     assert leaky["test"] == whole["test"]
-    with pytest.raises(UserError, match="--dictionary_days all: with --vocabulary nothing is learned"):
+    with pytest.raises(UserError, match="--dictionary_days all: nothing is learned with --vocabulary"):
         make(tmp_path, None, head + parts["test"], "--vocabulary", tmp_path / "out", "--dictionary_days", "all", dst="frozen")
 
 

@@ -68,7 +68,7 @@ def test_every_flag_value_has_a_rule():
 @pytest.mark.parametrize("name", CASES)
 @given(batches=st.lists(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=12), min_size=1, max_size=4))
 @settings(max_examples=25, deadline=None)
-def test_it_equals_the_definition(name, batches):
+def test_rule_equals_its_definition(name, batches):
     rule, definition, options = CASES[name]
     run, expected = Run(rule, start_table()), definition(name.split()[0], start_table(), **options)
     for step, ids in enumerate(batches):
@@ -80,7 +80,7 @@ def test_it_equals_the_definition(name, batches):
 
 
 @pytest.mark.parametrize("name", ["rmsprop", "rmsprop legacy"])
-def test_small_gradients_tell_the_forms_of_rmsprop_apart(name):
+def test_small_gradients_distinguish_the_forms_of_rmsprop(name):
     """With gradients of 1e-5, a step is about the learning rate if epsilon is outside the root, and a thirtieth of it if epsilon is inside."""
     rule, definition, options = CASES[name]
     run, expected = Run(rule, start_table()), definition("rmsprop", start_table(), **options)
@@ -97,7 +97,7 @@ KERAS = {name: case for name, case in CASES.items() if name != "rowwise_adagrad"
 
 
 @pytest.mark.parametrize("name", KERAS)
-def test_where_every_row_is_touched_it_is_keras_dense_optimizer(name):
+def test_rule_equals_keras_if_every_row_is_touched(name):
     import keras
 
     rule = KERAS[name][0]
@@ -113,7 +113,7 @@ def test_where_every_row_is_touched_it_is_keras_dense_optimizer(name):
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "rmsprop", "rmsprop legacy"])
-def test_it_is_the_dense_rule_whatever_rows_are_touched(name):
+def test_rules_without_moments_equal_the_dense_rule(name):
     """Rules without moments equal the dense rule: an untouched row does not move, and RMSprop makes up for missed decays at the next touch."""
     import keras
 
@@ -129,7 +129,7 @@ def test_it_is_the_dense_rule_whatever_rows_are_touched(name):
     np.testing.assert_array_equal(run.table.numpy()[3], start_table()[3])
 
 
-def test_rmsprop_counts_steps_beyond_what_float32_holds():
+def test_rmsprop_counts_steps_beyond_float32_precision():
     near, far = Run(Rmsprop(0.8), start_table()), Run(Rmsprop(0.8), start_table())
     for steps, run in (((3, 8), near), ((2**24 - 3, 2**24 + 2), far)):
         for step in steps:

@@ -53,7 +53,7 @@ def test_an_array_of_many_chunks_is_read_back_in_order(tmp_path, monkeypatch):
     np.testing.assert_array_equal(np.concatenate([rows for _, rows in blocks]), values)
 
 
-def test_a_table_is_never_asked_for_whole(tmp_path, monkeypatch):
+def test_table_is_read_in_chunks_for_saving(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHUNK_BYTES", 10 * 4 * 16)
     values, asked = random(127, 16), []
 
@@ -65,7 +65,7 @@ def test_a_table_is_never_asked_for_whole(tmp_path, monkeypatch):
     assert max(asked) == 10 and sum(asked) == 127
 
 
-def test_zeros_are_written_too(tmp_path):
+def test_chunks_of_zeros_are_written(tmp_path):
     folder = write(tmp_path, a=np.zeros((5, 3), np.float32))
     assert len(chunks(folder, "a")) == 1
     assert not Checkpoint(tmp_path).read("a").any()
@@ -91,14 +91,14 @@ def test_names_with_odd_characters(tmp_path, name):
     )
 )
 @settings(max_examples=15)
-def test_any_feature_name_has_a_file_of_its_own(names):
+def test_every_feature_name_has_its_own_file(names):
     files = [file_of(f"tables/{name}/weights") for name in names]
     assert len(set(files)) == len(names)
     assert all(file.count("/") == 2 and "/./" not in file and "/../" not in file for file in files)
 
 
 @pytest.mark.parametrize("place", [0, 17, -1])
-def test_a_flipped_bit_is_an_error_that_names_the_array(tmp_path, place):
+def test_flipped_bit_is_an_error_that_names_the_array(tmp_path, place):
     folder = write(tmp_path, **{"tables/user/weights": random(20, 4), "b": random(3)})
     path = chunks(folder, "tables/user/weights")[0]
     content = bytearray(path.read_bytes())
@@ -112,7 +112,7 @@ def test_a_flipped_bit_is_an_error_that_names_the_array(tmp_path, place):
 @pytest.mark.parametrize(
     "damage", ["missing chunk", "short chunk", "empty chunk", "missing metadata", "broken metadata", "missing array", "other shape"]
 )
-def test_a_damaged_array_is_an_error_that_names_it(tmp_path, monkeypatch, damage):
+def test_damaged_array_is_an_error_that_names_it(tmp_path, monkeypatch, damage):
     monkeypatch.setattr(module, "CHUNK_BYTES", 5 * 4 * 4)
     folder = write(tmp_path, a=random(20, 4), b=random(19, 4))
     last = chunks(folder, "a")[-1]
@@ -136,7 +136,7 @@ def test_a_damaged_array_is_an_error_that_names_it(tmp_path, monkeypatch, damage
     assert "\n" not in str(raised.value)
 
 
-def test_the_manifest_keeps_the_facts_and_the_step(tmp_path):
+def test_manifest_holds_metadata_and_step(tmp_path):
     folder = write(tmp_path, step=60, a=random(2))
     checkpoint = Checkpoint(tmp_path)
     assert (checkpoint.folder, checkpoint.step, checkpoint.manifest["note"]) == (folder, 60, "hello")
@@ -158,7 +158,7 @@ def test_the_newest_step_is_found_and_older_ones_stay(tmp_path):
 
 
 @pytest.mark.parametrize("latest", [None, "step-00000099\n", "", "../elsewhere", "\udc80".encode("utf-8", "surrogatepass")])
-def test_where_latest_is_missing_or_points_nowhere_the_highest_step_is_taken(tmp_path, latest):
+def test_highest_step_is_taken_if_latest_is_missing_or_invalid(tmp_path, latest):
     for step in (9, 100):
         write(tmp_path, step=step, a=random(2))
     (tmp_path / "latest").unlink()
@@ -167,7 +167,7 @@ def test_where_latest_is_missing_or_points_nowhere_the_highest_step_is_taken(tmp
     assert Checkpoint(tmp_path).step == 100
 
 
-def test_a_step_without_manifest_is_no_checkpoint(tmp_path):
+def test_step_without_manifest_is_ignored(tmp_path):
     write(tmp_path, step=1, a=random(2))
     (write(tmp_path, step=2, a=random(2)) / "manifest.json").unlink()
     assert Checkpoint(tmp_path).step == 1
@@ -189,7 +189,7 @@ def test_values_whose_sum_is_beyond_float32_are_saved(tmp_path):
 
 
 @pytest.mark.parametrize("array", ["a", "b/c"])
-def test_all_of_a_checkpoint_is_read_to_verify_it(tmp_path, array):
+def test_verify_reads_every_chunk(tmp_path, array):
     write(tmp_path, a=random(30, 4), **{"b/c": random(5)})
     checkpoint = Checkpoint(tmp_path)
     checkpoint.verify(World())
@@ -198,14 +198,14 @@ def test_all_of_a_checkpoint_is_read_to_verify_it(tmp_path, array):
     content[-1 - len(content) // 2] ^= 1
     chunk.write_bytes(content)
     checkpoint = Checkpoint(tmp_path)  # opening succeeds, because only sizes are checked then
-    with pytest.raises(UserError, match=f"{array}: its data do not fit their checksum; the checkpoint is damaged"):
+    with pytest.raises(UserError, match=f"{array}: its data do not match their checksum; the checkpoint is damaged"):
         checkpoint.verify(World())
 
 
 @pytest.mark.parametrize(
     "content", [{}, {"step": 1, "arrays": 3, "files": {}}, {"step": 1, "arrays": {}, "files": {"a": 1}}, {"step": "x", "arrays": {}}]
 )
-def test_a_manifest_whose_checksum_is_right_and_content_wrong_is_an_error(tmp_path, content):
+def test_invalid_manifest_with_a_valid_checksum_is_an_error(tmp_path, content):
     folder = write(tmp_path, a=random(2))
     content = {"format": 2, **content}
     (folder / "manifest.json").write_text(json.dumps(content | {"checksum": manifest.checksum(content)}))
@@ -215,7 +215,7 @@ def test_a_manifest_whose_checksum_is_right_and_content_wrong_is_an_error(tmp_pa
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
-def test_a_bit_flipped_anywhere_is_an_error_or_changes_nothing(tmp_path, data):
+def test_any_flipped_bit_is_an_error_or_has_no_effect(tmp_path, data):
     folder = write(tmp_path, a=random(20, 4), b=random(3))
     path = data.draw(st.sampled_from(sorted(path for path in folder.rglob("*") if path.is_file())))
     content = bytearray(path.read_bytes())
@@ -233,7 +233,7 @@ def test_a_bit_flipped_anywhere_is_an_error_or_changes_nothing(tmp_path, data):
     np.testing.assert_array_equal(found[1], random(3))
 
 
-def test_another_format_is_refused_with_its_version(tmp_path):
+def test_other_format_is_rejected_with_its_version(tmp_path):
     path = write(tmp_path, a=random(2)) / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 1}))
     with pytest.raises(CheckpointError, match="format 1, this version reads formats 2 and 3"):
@@ -263,7 +263,7 @@ def test_an_interrupted_save_leaves_the_older_checkpoint(tmp_path, step):
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000001"}
 
 
-def test_what_a_killed_save_left_behind_does_not_disturb_the_next(tmp_path):
+def test_remains_of_a_killed_save_do_not_disturb_the_next(tmp_path):
     write(tmp_path, step=1, a=random(4))
     for name in (".step-00000001.writing", ".step-00000001.old"):
         (tmp_path / name).mkdir()
@@ -282,7 +282,7 @@ def test_saving_a_step_again_replaces_it(tmp_path):
     np.testing.assert_array_equal(checkpoint.read("a"), random(9, seed=1))
 
 
-def test_columns_written_in_parts_are_one_array_and_can_be_read_in_others(tmp_path, monkeypatch):
+def test_columns_written_in_slices_can_be_read_in_other_slices(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHUNK_BYTES", 10 * 4 * 2)
     values = random(33, 6)
     parts = [ArrayPart("a", lambda start, stop, i=i: values[start:stop, i : i + 2], (i, i + 2)) for i in (4, 0, 2)]
@@ -293,7 +293,7 @@ def test_columns_written_in_parts_are_one_array_and_can_be_read_in_others(tmp_pa
         np.testing.assert_array_equal(np.concatenate([rows for _, rows in checkpoint.read_rows("a", columns)]), values[:, slice(*columns)])
 
 
-def test_a_folder_that_cannot_be_made_is_a_user_error(tmp_path):
+def test_folder_that_cannot_be_created_is_a_user_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file"):
         write(tmp_path / "file" / "checkpoint", a=random(2))
@@ -310,12 +310,12 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, value):
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000001"}
 
 
-def test_an_array_that_no_worker_wrote_whole_is_not_published(tmp_path, monkeypatch):
+def test_incomplete_array_is_not_published(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHUNK_BYTES", 10 * 4 * 2)
     values = random(33, 4)
     left = ArrayPart("a", lambda start, stop: values[start:stop, :2], (0, 2))
     for parts, chunk in (([left], "c/0/1"), ([], "c/0/0")):
-        with pytest.raises(UserError, match=rf"a/{chunk}: no worker has written it; the checkpoint is not kept"):
+        with pytest.raises(UserError, match=rf"a/{chunk}: no worker wrote this file, so the checkpoint is discarded"):
             save(tmp_path, 1, {"a": Array((33, 4), column_step=2)}, parts, {}, World())
         assert list(tmp_path.iterdir()) == []
 
@@ -331,7 +331,7 @@ class TwoWorkers(World):
         return [value, self._value if name == self._name else value]
 
 
-def test_a_save_whose_copies_differ_is_not_published(tmp_path):
+def test_checkpoint_of_diverged_workers_is_not_published(tmp_path):
     part = ArrayPart("a", lambda start, stop: random(4)[start:stop])
     with pytest.raises(DivergedError, match="the dense weights of worker 1 differ from worker 0's; nothing is saved"):
         Saving(tmp_path, 1, {"a": Array((4,))}, [part], {}, TwoWorkers("checkpoint_digest", "other"), digest="mine").finish()
@@ -341,14 +341,14 @@ def test_a_save_whose_copies_differ_is_not_published(tmp_path):
 
 
 @pytest.mark.parametrize("best", [False, True])
-def test_a_run_that_replaces_anothers_checkpoints_leaves_none_of_them(tmp_path, best):
+def test_alone_removes_all_other_checkpoints(tmp_path, best):
     for step in (5, 60):
         save(tmp_path, step, {"a": Array((4,))}, [ArrayPart("a", lambda start, stop: random(4)[start:stop])], {}, World(), Among(best=step == 5))
     save(tmp_path, 3, {"a": Array((4,))}, [ArrayPart("a", lambda start, stop: random(4)[start:stop])], {}, World(), Among(3, best, alone=True))
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000003", *(["best"] if best else [])}
 
 
-def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
+def test_trial_leaves_the_folder_unchanged(tmp_path):
     for folder in ("a", "a/.step-trial.writing/tables"):  # left by a killed trial
         (tmp_path / folder).mkdir(parents=True)
     try_folder(tmp_path / "a", ["tables/x/weights", "tables/user/weights"], World())

@@ -22,7 +22,7 @@ def synced(monkeypatch):
     return found
 
 
-def test_a_text_is_whole_and_synced_before_it_replaces_the_old_one(tmp_path, synced, monkeypatch):
+def test_new_file_is_complete_and_synced_before_it_replaces_the_old_one(tmp_path, synced, monkeypatch):
     path = tmp_path / "manifest.json"
     path.write_text("old")
     seen, rename = [], Path.rename
@@ -38,7 +38,7 @@ def test_a_text_is_whole_and_synced_before_it_replaces_the_old_one(tmp_path, syn
     assert [entry.name for entry in tmp_path.iterdir()] == ["manifest.json"]
 
 
-def test_names_in_folders_are_synced(tmp_path, synced):
+def test_folders_are_synced(tmp_path, synced):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "file").write_text("x")
     sync_folder(tmp_path)

@@ -30,14 +30,14 @@ def damage(step):
     chunk.write_bytes(b"x" * len(chunk.read_bytes()))
 
 
-def test_what_is_whole_is_taken(folder):
+def test_intact_checkpoint_is_taken(folder):
     assert taken(folder) == (3, []) and taken(folder / "step-00000002") == (2, []) and taken(folder / "latest") == (3, [])
 
 
-def test_the_one_before_takes_the_place_of_a_damaged_one(folder):
+def test_damaged_checkpoint_is_replaced_by_the_one_before(folder):
     damage(folder / "step-00000002")
     step, said = taken(folder / "step-00000002")
-    assert step == 1 and len(said) == 1 and said[0].endswith(f"--restore_fallback: {folder / 'step-00000001'} is tried instead")
+    assert step == 1 and len(said) == 1 and said[0].endswith(f"--restore_fallback tries {folder / 'step-00000001'} instead")
     damage(folder / "step-00000003")
     step, said = taken(folder)
     assert step == 1 and len(said) == 2
@@ -46,11 +46,11 @@ def test_the_one_before_takes_the_place_of_a_damaged_one(folder):
         taken(folder)
 
 
-def test_none_is_there(tmp_path):
+def test_empty_folder_is_an_error(tmp_path):
     with pytest.raises(UserError, match="holds no checkpoint"):
         taken(tmp_path)
 
 
-def test_those_before_a_step(folder):
+def test_older_steps(folder):
     names = [path.name for path in older(folder / "step-00000003")]
     assert names == ["step-00000002", "step-00000001"] and older(folder / "step-00000001") == older(folder / "elsewhere") == []

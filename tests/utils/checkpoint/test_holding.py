@@ -1,4 +1,4 @@
-"""A reader keeps its step, while the run goes on that deletes all but its newest ones."""
+"""A reader keeps its step while the run that writes the checkpoints removes all but its newest ones."""
 
 import sys
 
@@ -23,7 +23,7 @@ def steps(path):
     return [entry.name for entry in complete_steps(path)]
 
 
-def test_a_step_that_is_read_stays_until_it_is_released(tmp_path):
+def test_step_being_read_stays_until_released(tmp_path):
     write(tmp_path, 1, 7.0)
     checkpoint = Checkpoint(tmp_path)
     write(tmp_path, 2)
@@ -35,7 +35,7 @@ def test_a_step_that_is_read_stays_until_it_is_released(tmp_path):
     assert steps(tmp_path) == ["step-00000002"]
 
 
-def test_one_that_nobody_knows_any_more_is_released(tmp_path):
+def test_garbage_collection_releases_a_step(tmp_path):
     write(tmp_path, 1)
     checkpoint = Checkpoint(tmp_path)
     write(tmp_path, 2)
@@ -47,7 +47,7 @@ def test_one_that_nobody_knows_any_more_is_released(tmp_path):
 HOLDER = "import sys, time; from utils.checkpoint.reading import Checkpoint; c = Checkpoint(sys.argv[1]); print(1, flush=True); time.sleep(600)"
 
 
-def test_another_process_holds_it_until_it_is_killed(tmp_path):
+def test_other_process_holds_a_step_until_killed(tmp_path):
     write(tmp_path, 1)
     with child([sys.executable, "-c", HOLDER, tmp_path]) as process:
         assert process.stdout.readline()
@@ -59,7 +59,7 @@ def test_another_process_holds_it_until_it_is_killed(tmp_path):
     assert steps(tmp_path) == ["step-00000002"]
 
 
-def test_the_next_step_is_taken_where_the_newest_is_removed_by_a_moment(tmp_path, monkeypatch):
+def test_newest_step_is_searched_again_if_removed_before_it_is_held(tmp_path, monkeypatch):
     """The step is removed between the search for the newest and its lock."""
     write(tmp_path, 1)
 
@@ -74,7 +74,7 @@ def test_the_next_step_is_taken_where_the_newest_is_removed_by_a_moment(tmp_path
     assert Checkpoint(tmp_path).step == 2
 
 
-def test_without_locks_what_was_removed_is_not_called_damaged(tmp_path):
+def test_removed_checkpoint_is_not_reported_as_damaged(tmp_path):
     write(tmp_path, 1)
     checkpoint = Checkpoint(tmp_path)
     checkpoint.release()

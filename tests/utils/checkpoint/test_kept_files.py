@@ -50,7 +50,7 @@ def test_a_file_system_without_links_gets_copies(tmp_path, source, monkeypatch):
     assert [(step / "x").read_bytes() for step in steps] == [b"12345678"] * 2
 
 
-def test_a_copy_that_fails_fails_the_save_and_leaves_the_step_before(tmp_path, source):
+def test_failed_copy_fails_the_save_and_leaves_the_previous_step(tmp_path, source):
     class Failing:
         def seek(self, place):
             """Accept any position, as a file does."""
@@ -65,7 +65,7 @@ def test_a_copy_that_fails_fails_the_save_and_leaves_the_step_before(tmp_path, s
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["latest", "step-00000001"] and Checkpoint(tmp_path / "c").step == 1
 
 
-def test_a_kept_file_of_another_size_is_damage(tmp_path, source):
+def test_kept_file_of_another_size_is_an_error(tmp_path, source):
     with source.open("rb") as file:
         step = write(tmp_path / "c", 1, KeptFiles({"x": file}))
     (step / "x").write_bytes(b"123")

@@ -45,21 +45,21 @@ def changed(path, value):
         SOUND | {"step": 14, "position": SOUND["position"] | {"step": 14, "epoch": 1, "batch": 7}},  # the position at the end of an epoch
     ],
 )
-def test_values_that_can_be_are_read(tmp_path, content):
+def test_valid_values_are_read(tmp_path, content):
     assert read(tmp_path, content)["step"] == content["step"]
 
 
 @pytest.mark.parametrize(("samples", "batch_size", "batches"), [(1, 1, 1), (1, 100, 1), (650, 1, 650)])
-def test_the_smallest_epochs_have_their_places_too(tmp_path, samples, batch_size, batches):
+def test_positions_in_the_smallest_epochs(tmp_path, samples, batch_size, batches):
     run = {"run": {"batch_size": batch_size, "train_samples": samples}}
-    with pytest.raises(DamagedError, match=f"which is no place in epochs of {batches} batch"):
+    with pytest.raises(DamagedError, match=f"which is impossible in epochs of {batches} batch"):
         read(tmp_path, SOUND | run)
     sound = {"step": 2 * batches, "epoch": 2, "batch": 0, "samples": 2 * samples}
     assert read(tmp_path, SOUND | run | {"step": 2 * batches, "position": SOUND["position"] | sound})["step"] == 2 * batches
 
 
 @pytest.mark.parametrize("name", ["step", "epoch", "batch"])
-def test_a_position_that_says_less_is_read(tmp_path, name):
+def test_incomplete_position_is_read(tmp_path, name):
     content = copy.deepcopy(SOUND)
     del content["position"][name]
     assert read(tmp_path, content)["position"] == content["position"]
@@ -73,8 +73,8 @@ def test_a_position_that_says_less_is_read(tmp_path, name):
         ("step", 1.5, "step is 1.5"),
         ("position.step", 18, "position.step is 18, step is 17; expected the same"),
         ("position.batch", -3, "position.batch is -3, expected a whole number of at least 0"),
-        ("position.batch", 4, "position says step 17, epoch 2, batch 4, which is no place in epochs of 7 batches"),
-        ("position.epoch", 1, "which is no place in epochs of 7 batches"),
+        ("position.batch", 4, "position is step 17, epoch 2, batch 4, which is impossible in epochs of 7 batches"),
+        ("position.epoch", 1, "which is impossible in epochs of 7 batches"),
         ("position.epoch", True, "position.epoch is True"),
         ("position.samples", None, "position.samples is None"),
         ("position.best_auc", "x", "position.best_auc is 'x', expected null or a number from 0 to 1"),
@@ -88,10 +88,10 @@ def test_a_position_that_says_less_is_read(tmp_path, name):
         ("vocabularies", [], "vocabularies is [], expected a mapping"),
         ("vocabularies.cat_0", 3, "vocabularies.cat_0 is 3"),
         ("vocabularies.cat_0.values", -1, "vocabularies.cat_0.values is -1"),
-        ("vocabularies.cat_0.digest", 3, "expected values and digest"),
+        ("vocabularies.cat_0.digest", 3, "expected a mapping with values and digest"),
     ],
 )
-def test_values_that_cannot_be_are_one_line(tmp_path, path, value, message):
+def test_invalid_value_is_a_one_line_error(tmp_path, path, value, message):
     with pytest.raises(DamagedError) as raised:
         read(tmp_path, changed(path, value))
     text = str(raised.value)

@@ -21,7 +21,7 @@ def written(folder, values, chunk):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_any_shape_any_chunks_any_rows(tmp_path_factory, data):
+def test_rows_of_any_shape_and_chunks(tmp_path_factory, data):
     rows, columns = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 9))
     chunk = data.draw(st.integers(1, rows)), data.draw(st.integers(1, columns))
     values = np.random.default_rng(rows).normal(size=(rows, columns)).astype(np.float32)
@@ -32,7 +32,7 @@ def test_any_shape_any_chunks_any_rows(tmp_path_factory, data):
 
 
 @pytest.mark.parametrize("spoil", [lambda file: file.unlink(), lambda file: file.write_bytes(b"short")], ids=["missing", "short"])
-def test_a_chunk_that_is_missing_or_short_names_its_file(tmp_path, spoil):
+def test_error_names_a_missing_or_short_chunk(tmp_path, spoil):
     checkpoint = written(tmp_path, np.ones((4, 2), np.float32), (2, 2))
     mapped = MappedArray(checkpoint, "a")
     spoil(tmp_path / "a/c/1/0")
@@ -41,14 +41,14 @@ def test_a_chunk_that_is_missing_or_short_names_its_file(tmp_path, spoil):
         mapped.rows(np.array([3]))
 
 
-def test_an_array_of_another_shape_than_the_manifest_says(tmp_path):
+def test_shape_other_than_the_manifests_is_an_error(tmp_path):
     checkpoint = written(tmp_path, np.ones((4, 2), np.float32), (2, 2))
     checkpoint.shape = lambda name: (5, 2)
     with pytest.raises(DamagedError, match=r"shape \[4, 2\], the manifest says \[5, 2\]"):
         MappedArray(checkpoint, "a")
 
 
-def test_chunks_of_whole_pages_lie_side_by_side(tmp_path):
+def test_chunks_of_whole_pages_are_mapped_contiguously(tmp_path):
     """1,024 rows of 4 bytes are a page; the last chunk is not full."""
     values = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
     mapped = MappedArray(written(tmp_path, values, (1024, 3)), "a")
@@ -60,7 +60,7 @@ def test_chunks_of_whole_pages_lie_side_by_side(tmp_path):
 
 
 @pytest.mark.parametrize("chunk", [(2, 2), (5, 3), (4, 1)])
-def test_chunks_of_part_pages_are_given_one_by_one_in_their_order(tmp_path, chunk):
+def test_other_chunks_are_mapped_one_by_one_in_order(tmp_path, chunk):
     values = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     found = MappedArray(written(tmp_path, values, chunk), "a").chunks().arrays
     starts = [(row, column) for row in range(0, 5, chunk[0]) for column in range(0, 3, chunk[1])]
@@ -70,7 +70,7 @@ def test_chunks_of_part_pages_are_given_one_by_one_in_their_order(tmp_path, chun
         np.testing.assert_array_equal(array[: expected.shape[0], : expected.shape[1]], expected)
 
 
-def test_files_side_by_side_are_given_back(tmp_path):
+def test_mappings_are_released(tmp_path):
     def maps():
         return Path("/proc/self/maps").read_text().count(str(tmp_path))
 

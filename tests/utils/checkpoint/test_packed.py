@@ -25,7 +25,7 @@ def test_rows_of_int8_by_hand():
     np.testing.assert_allclose(unpack(codes, scales, "int8"), [[-1.0, 0.0, 4.1], [2.0, 2.0, 2.0]], atol=1e-6)
 
 
-def test_a_value_of_int8_is_off_by_half_a_step_at_most():
+def test_int8_error_is_at_most_half_a_step():
     rows = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
     codes, scales = pack(rows, "int8")
     error = np.abs(unpack(codes, scales, "int8") - rows)
@@ -33,7 +33,7 @@ def test_a_value_of_int8_is_off_by_half_a_step_at_most():
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_table_written_in_blocks_is_read_by_rows(tmp_path, precision):
+def test_table_written_in_blocks_is_read_by_rows(tmp_path, precision):
     table = np.random.default_rng(1).normal(size=(50, 6)).astype(np.float32)
     files = table_files(tmp_path, "a table/x", precision)
     write_table(((start, table[start : start + 16]) for start in range(0, 50, 16)), files, precision)
@@ -45,7 +45,7 @@ def test_a_table_written_in_blocks_is_read_by_rows(tmp_path, precision):
 
 
 @pytest.mark.parametrize("spoil", [lambda file: file.unlink(), lambda file: file.write_bytes(b"short")], ids=["missing", "short"])
-def test_a_file_that_is_missing_or_cut_is_named(tmp_path, spoil):
+def test_error_names_a_missing_or_short_file(tmp_path, spoil):
     files = table_files(tmp_path, "t", "int8")
     write_table([(0, np.ones((4, 2), np.float32))], files, "int8")
     spoil(files.scales)
@@ -54,7 +54,7 @@ def test_a_file_that_is_missing_or_cut_is_named(tmp_path, spoil):
 
 
 @pytest.mark.parametrize("how", [link, clone])
-def test_a_file_under_another_name_has_its_contents(tmp_path, how):
+def test_link_and_clone_copy_the_contents(tmp_path, how):
     (tmp_path / "a").write_bytes(b"rows")
     how(tmp_path / "a", (tmp_path / "b"))
     assert (tmp_path / "b").read_bytes() == b"rows"

@@ -28,7 +28,7 @@ def full(*_):
 
 
 @pytest.mark.parametrize("text", ["step-00000002", "../other/step-00000001", "nonsense", "", ".", "step-00000001/a"])
-def test_a_pointer_that_names_no_complete_step_of_its_folder(tmp_path, text):
+def test_invalid_pointer_gives_none(tmp_path, text):
     for name in ("c", "other"):
         write(tmp_path / name, 1)
     pointer = tmp_path / "c/best"
@@ -40,7 +40,7 @@ def test_a_pointer_that_names_no_complete_step_of_its_folder(tmp_path, text):
     assert folder.pointed(pointer) is None
 
 
-def test_a_disk_that_is_full_at_the_last_moment_changes_nothing(tmp_path, monkeypatch):
+def test_disk_full_during_publishing_changes_nothing(tmp_path, monkeypatch):
     write(tmp_path, 1)
     with monkeypatch.context() as patched:
         patched.setattr(folder, "write_text", full)
@@ -51,7 +51,7 @@ def test_a_disk_that_is_full_at_the_last_moment_changes_nothing(tmp_path, monkey
     assert Checkpoint(tmp_path).step == 3
 
 
-def test_a_disk_that_is_full_at_the_first_array_leaves_none_of_the_others(tmp_path, monkeypatch):
+def test_disk_full_at_the_first_array_leaves_no_other_arrays(tmp_path, monkeypatch):
     """The other arrays are still being created when the first one has failed."""
     write(tmp_path, 1)
 
@@ -68,7 +68,7 @@ def test_a_disk_that_is_full_at_the_first_array_leaves_none_of_the_others(tmp_pa
 
 @pytest.mark.parametrize("call", ["write_text", "rename", "sync_folder"])
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_the_newest_whole_step_is_taken_wherever_a_save_was_killed(tmp_path, monkeypatch, call, before):
+def test_newest_complete_step_is_taken_after_a_kill_at_any_point(tmp_path, monkeypatch, call, before):
     """Step 2 is taken once it has its name; until then step 1."""
 
     class Killed(BaseException):
@@ -99,7 +99,7 @@ def folder_with_step(path, step):
     folder.publish(path, step, best=False)
 
 
-def test_a_step_that_is_removed_meanwhile_is_left_out(tmp_path, monkeypatch):
+def test_step_removed_during_the_search_is_left_out(tmp_path, monkeypatch):
     """A run with --keep_checkpoints removes steps while another process looks for the newest."""
     for step in (1, 2, 3):
         write(tmp_path, step)
@@ -113,14 +113,14 @@ def test_a_step_that_is_removed_meanwhile_is_left_out(tmp_path, monkeypatch):
     assert folder.complete_steps(tmp_path)[0] == tmp_path / "step-00000003"
 
 
-def test_times_of_1970_are_times(tmp_path):
+def test_modification_time_of_zero_is_valid(tmp_path):
     """Some archives set all times to the beginning of 1970."""
     os.utime(write(tmp_path, 1) / "manifest.json", ns=(0, 0))
     (tmp_path / "latest").unlink()
     assert [step.name for step in folder.complete_steps(tmp_path)] == ["step-00000001"]
 
 
-def test_the_lock_is_waited_for_under_elastic_only(tmp_path, monkeypatch):
+def test_lock_waits_only_under_elastic(tmp_path, monkeypatch):
     held = lock.Lock(tmp_path)
     with pytest.raises(UserError, match="another run writes its checkpoints there"):
         lock.Lock(tmp_path)

@@ -11,7 +11,7 @@ from utils.errors import UserError
 
 
 def worker(token=77, first=False, before=lambda name: None):
-    """Make one of two workers that is never told of the other's problems."""
+    """Make one of two workers, which does not receive the other's errors."""
 
     def agree(problem, name):
         if problem:
@@ -32,7 +32,7 @@ def patient(monkeypatch):
     monkeypatch.setattr(trial, "LOCAL_WITHIN_S", 60.0)
 
 
-def test_what_the_first_writes_is_seen(tmp_path, patient):
+def test_shared_folder_passes(tmp_path, patient):
     """The other worker may look before the first one has written."""
     written = threading.Event()
 
@@ -47,14 +47,14 @@ def test_what_the_first_writes_is_seen(tmp_path, patient):
     assert not other.is_alive() and list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_shared_is_waited_for_no_longer_than_a_file_system_may_take(tmp_path):
+def test_folder_that_is_not_shared_is_an_error_after_the_time_limit(tmp_path):
     start = time.monotonic()
-    with pytest.raises(UserError, match=r"does not see what the first one writes there; expected a folder that all workers share"):
+    with pytest.raises(UserError, match=r"does not see the files that the first one writes there; expected a folder that all workers share"):
         trial.try_folder(tmp_path, ["a"], worker())
     assert time.monotonic() - start >= 1
 
 
-def test_what_another_run_wrote_is_not_what_was_written(tmp_path):
+def test_array_of_another_run_does_not_pass(tmp_path):
     kept = {}
 
     def before(name):

@@ -27,7 +27,7 @@ def rewrite(folder, content):
     manifest.write(folder, {name: value for name, value in manifest.read(folder).items() if name not in ("format", "files")})
 
 
-def test_a_true_description_is_taken_in_any_form_of_json(folder):
+def test_valid_metadata_is_accepted_in_any_json_layout(folder):
     content = json.loads((folder / "a/zarr.json").read_text())
     rewrite(folder, json.dumps(dict(reversed(content.items())), indent=4))
     np.testing.assert_array_equal(Checkpoint(folder).read("a"), VALUES)
@@ -58,7 +58,7 @@ def grid(*chunk):
     ],
     ids=str,
 )
-def test_a_description_that_does_not_fit_is_one_line(folder, change, message):
+def test_inconsistent_metadata_is_a_one_line_error(folder, change, message):
     rewrite(folder, json.loads((folder / "a/zarr.json").read_text()) | change)
     with pytest.raises(DamagedError, match=message) as raised:
         Checkpoint(folder).read("a")
@@ -66,14 +66,14 @@ def test_a_description_that_does_not_fit_is_one_line(folder, change, message):
 
 
 @pytest.mark.parametrize("content", ["", "null", "[]", "{", "\0", "[" * 100_000])
-def test_what_is_no_description_is_one_line(folder, content):
+def test_malformed_metadata_is_a_one_line_error(folder, content):
     rewrite(folder, content)
     with pytest.raises(DamagedError, match=r"zarr\.json (is not JSON|describes no array); the checkpoint is damaged"):
         Checkpoint(folder).read("a")
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_a_named_pipe_is_not_waited_for(folder, listed):
+def test_named_pipe_does_not_block(folder, listed):
     path = folder / "a/zarr.json"
     if not listed:
         content = {name: value for name, value in manifest.read(folder).items() if name not in ("format", "files")}

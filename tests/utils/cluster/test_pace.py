@@ -7,27 +7,27 @@ import pytest
 from utils.pace import expected_step_ms, set_cycle_time
 
 
-def test_a_steps_length_is_that_of_its_products():
+def test_expected_step_time_follows_from_the_matrix_products():
     assert expected_step_ms(1000, [(10, 20), (5, 4, 1)], 2, False) == pytest.approx(6 * 500 * (200 + 24) / 1e8)
     assert expected_step_ms(1000, [(10, 20)], 1, True) == pytest.approx(6 * 1000 * 200 / 3e8)
 
 
 @pytest.mark.parametrize(("step_ms", "expected"), [(2, "1.0"), (200, "4.0"), (5000, "10.0")])
-def test_where_processors_are_shared_a_long_step_looks_less_often(monkeypatch, step_ms, expected):
+def test_cycle_time_grows_with_the_step_on_shared_processors(monkeypatch, step_ms, expected):
     monkeypatch.delenv("HOROVOD_CYCLE_TIME", raising=False)
     monkeypatch.setenv("HOROVOD_LOCAL_SIZE", str(os.cpu_count()))
     set_cycle_time(step_ms)
     assert os.environ["HOROVOD_CYCLE_TIME"] == expected
 
 
-def test_what_was_set_stays(monkeypatch):
+def test_cycle_time_from_the_environment_is_kept(monkeypatch):
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "7")
     monkeypatch.setenv("HOROVOD_LOCAL_SIZE", str(os.cpu_count()))
     set_cycle_time(5000)
     assert os.environ["HOROVOD_CYCLE_TIME"] == "7"
 
 
-def test_where_there_are_processors_to_spare_horovods_own_is_taken(monkeypatch):
+def test_cycle_time_is_horovods_default_with_spare_processors(monkeypatch):
     monkeypatch.delenv("HOROVOD_CYCLE_TIME", raising=False)
     monkeypatch.setenv("HOROVOD_LOCAL_SIZE", "2")
     monkeypatch.setattr(os, "cpu_count", lambda: 64)

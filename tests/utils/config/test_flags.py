@@ -52,7 +52,7 @@ def parse(*arguments):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_every_way_to_write_a_boolean(words, value):
+def test_all_spellings_of_a_boolean(words, value):
     assert parse(*words).amp is value
 
 
@@ -62,7 +62,7 @@ def test_a_boolean_that_is_true_by_default_can_be_switched_off():
 
 
 @pytest.mark.parametrize("text", ["512,256,128", "512, 256 ,128", "[512,256,128]", "[512, 256, 128]", "512,256,128,"])
-def test_every_way_to_write_a_list(text):
+def test_all_spellings_of_a_list(text):
     assert parse("--dims", text).dims == parse(f"--dims={text}").dims == (512, 256, 128)
 
 
@@ -107,13 +107,13 @@ def test_any_number_is_read_exactly(value):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_are_one_line_that_names_the_flag(words, message):
+def test_invalid_flag_is_a_one_line_error_that_names_it(words, message):
     with pytest.raises(UserError) as raised:
         parse(*words)
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_flags_that_were_not_given_are_absent():
+def test_flags_not_given_are_absent():
     parser = Parser(prog="test")
     add_flags(parser, [Group])
     assert vars(parser.parse_strictly(["--steps", "10"])) == {"steps": 10}
@@ -159,11 +159,11 @@ def test_an_empty_yaml_file_sets_nothing(tmp_path):
     ("text", "message"),
     [
         ("steps: many", "steps: 'many' is not a whole number"),
-        ("steps:", "steps: nothing is not a whole number"),
-        ("amp: null", "amp: nothing is not true or false"),
+        ("steps:", "steps has no value, expected a whole number"),
+        ("amp: null", "amp has no value, expected true or false"),
         ("dims: [1, x]", "is not a list of whole numbers"),
-        ("step: 3", "'step' is no flag; did you mean steps?"),
-        ("3: 3", "3 is no flag"),
+        ("step: 3", "'step' is not a flag; did you mean steps?"),
+        ("3: 3", "3 is not a flag"),
         ("- steps", "expected a mapping of flags to values, found list"),
         ("steps", "expected a mapping of flags to values, found str"),
         ("steps: [", "flags.yaml"),
@@ -172,18 +172,18 @@ def test_an_empty_yaml_file_sets_nothing(tmp_path):
         ("\0", "flags.yaml"),
     ],
 )
-def test_mistakes_in_yaml_are_one_line_that_names_file_and_flag(tmp_path, text, message):
+def test_invalid_yaml_is_a_one_line_error_that_names_file_and_flag(tmp_path, text, message):
     with pytest.raises(UserError) as raised:
         yaml(tmp_path, text)
     assert message in str(raised.value) and "flags.yaml" in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_a_missing_yaml_file_is_named(tmp_path):
+def test_missing_yaml_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"nothing\.yaml"):
         read_yaml(str(tmp_path / "nothing.yaml"), [Group])
 
 
-def test_no_abbreviations():
+def test_abbreviated_flags_are_rejected():
     parser = Parser(prog="test")
     add_flags(parser, [Group])
     assert isinstance(parser, argparse.ArgumentParser)

@@ -19,7 +19,7 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["--model_config {}", "--model_config={}", "-model_config {}"])
-def test_the_flags_of_a_file_and_those_of_the_command_line(file, form):
+def test_command_line_overrides_the_file(file, form):
     path = file('{"num_numerical_features": 5, "embedding_dim": 16, "top_mlp_sizes": [8, 1], "bottom_mlp_sizes": [4, 16], "hash_indices": true}')
     config = parse([*SYNTHETIC, *form.format(path).split(), "--top_mlp_sizes", "9,1"], "")
     assert (config.model.embedding_dim, config.model.top_mlp_dims, config.model.bottom_mlp_dims) == (16, (9, 1), (4, 16))
@@ -33,18 +33,18 @@ def test_the_flags_of_a_file_and_those_of_the_command_line(file, form):
     [
         ("{", "model.json: .*; expected JSON"),
         ("[1]", "expected an object of flags and values, found list"),
-        ('{"depth": 3}', "model.json: 'depth' is no flag here; remove it"),
+        ('{"depth": 3}', "model.json: 'depth' is not a flag here; remove it"),
         ('{"embedding_dim": null}', "embedding_dim: expected a number, a word, true, false or a list of numbers"),
         ('{"top_mlp_sizes": ["a"]}', "top_mlp_sizes: expected a number"),
         ('{"embedding_dim": "x"}', "'x' is not a whole number"),
     ],
 )
-def test_what_cannot_be(file, text, message):
+def test_invalid_file_is_rejected(file, text, message):
     with pytest.raises(UsageError, match=message):
         parse([*SYNTHETIC, "--model_config", file(text)], "")
 
 
-def test_a_file_that_is_not_there_and_two_files(file, tmp_path):
+def test_missing_file_and_two_files_are_rejected(file, tmp_path):
     with pytest.raises(UsageError, match="nope: No such file or directory"):
         parse([*SYNTHETIC, "--model_config", str(tmp_path / "nope")], "")
     for words in (["--model_config"], ["--model_config", file("{}"), "--model_config", file("{}")]):

@@ -22,19 +22,19 @@ SYNTHETIC = ("--dataset_type", "synthetic")
         (["-shuffle"], ["--shuffle_batch_order", "true"], "--shuffle is --shuffle_batch_order here"),
         (["--noshuffle"], ["--shuffle_batch_order", "false"], "--shuffle is --shuffle_batch_order here"),
         (["--hash_indices"], ["--out_of_range", "hash"], "--hash_indices true is --out_of_range hash here"),
-        (["--nohash_indices"], [], "--hash_indices false is what happens anyway here"),
+        (["--nohash_indices"], [], "--hash_indices false is the default here"),
         (["--base_device", "cpu"], ["--cpu"], "--base_device cpu is --cpu here"),
         (["--interaction_op", "cat"], ["--interaction", "cat"], "--interaction_op cat is --interaction cat here"),
         (["--interaction", "dot_custom_cuda"], ["--interaction", "dot"], "--interaction dot_custom_cuda is --interaction dot here"),
         (["--nofp16"], ["--noamp"], "--fp16 false is --noamp here"),
         (["--fp16"], ["--amp"], "--fp16 true is --amp here"),
         (["--synthetic_dataset"], ["--dataset_type", "synthetic"], "--synthetic_dataset true is --dataset_type synthetic here"),
-        (["--noself_interaction"], [], "--self_interaction false is what happens anyway here"),
+        (["--noself_interaction"], [], "--self_interaction false is the default here"),
         (["--output_dir", "/tmp"], [], "--output_dir has no effect: checkpoints go to --save_checkpoint_path"),
-        (["--base_device", "cuda"], [], "--base_device cuda is what happens anyway here"),
+        (["--base_device", "cuda"], [], "--base_device cuda is the default here"),
         (["--freeze_embeddings=true"], ["--embedding_trainable", "false"], "--freeze_embeddings true is --embedding_trainable false here"),
         (["--embedding_type", "joint_fused"], [], "--embedding_type has no effect: there is one embedding implementation"),
-        (["--cuda_graphs"], [], "--cuda_graphs has no effect: --xla compiles what is dense"),
+        (["--cuda_graphs"], [], "--cuda_graphs has no effect: --xla compiles the dense layers"),
         (["--Adam_MLP_optimizer"], ["--optimizer", "adam", "--embedding_optimizer", "sgd"], "--Adam_MLP_optimizer true is --optimizer adam here"),
         (
             ["--batch_size", "100", "--synthetic_dataset_num_entries", "250"],
@@ -44,11 +44,11 @@ SYNTHETIC = ("--dataset_type", "synthetic")
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_every_flag_and_its_line(words, expected, note):
+def test_each_flag_is_translated_with_a_note(words, expected, note):
     assert translated(words) == (expected, [note])
 
 
-def test_what_is_ours_stays_as_it_is():
+def test_own_flags_are_unchanged():
     words = ["--learning_rate", "3", "--cpu", "--mode", "eval", "--amp=true", "--noamp", "-h", "word", "--top_mlp_dims", "-5,1"]
     assert translated(words) == (words, [])
     with pytest.raises(UsageError, match="argument --mode: expected one argument"):
@@ -58,18 +58,18 @@ def test_what_is_ours_stays_as_it_is():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--lr", "1", "--learning_rate", "2"], "--lr and --learning_rate say the same; drop one of them"),
-        (["--freeze_mlps"], "--freeze_mlps is not there"),
-        (["--self_interaction"], "--self_interaction is not there"),
+        (["--lr", "1", "--learning_rate", "2"], "--lr and --learning_rate set the same option; drop one of them"),
+        (["--freeze_mlps"], "--freeze_mlps is not supported"),
+        (["--self_interaction"], "--self_interaction is not supported"),
         (["--interaction_op", "sum"], "--interaction_op sum: expected dot or cuda_dot or cat"),
         (["--lr"], "--lr: expected a value"),
         (["--base_device", "tpu"], "--base_device tpu: expected cpu or cuda"),
         (["--synthetic_dataset_num_entries", "x"], "--synthetic_dataset_num_entries x: expected a positive number of samples"),
-        (["--num_numerical_features", "3", "--synthetic_dataset_numerical_features", "4"], "say the same; drop one of them"),
+        (["--num_numerical_features", "3", "--synthetic_dataset_numerical_features", "4"], "set the same option; drop one of them"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be(words, message):
+def test_invalid_flags_are_rejected(words, message):
     with pytest.raises(UsageError, match=message):
         parse([*SYNTHETIC, *words], "")
 
@@ -87,22 +87,22 @@ def test_nvidias_command_lines():
     assert (config.run.mode, config.training.restore_checkpoint_path, config.training.inference_benchmark_steps) == ("inference", "C", 20)
 
 
-def test_no_start_of_the_decay_is_right_after_the_warm_up():
+def test_decay_start_step_none_starts_decay_after_warm_up():
     options = parse([*SYNTHETIC, "--warmup_steps", "60", "--decay_start_step", "none"], "").optimizer
     assert options.decay_start_step is None and options.decay_from == 60
     assert parse([*SYNTHETIC, "--warmup_steps", "60"], "").optimizer.decay_from == 48000
 
 
 @pytest.mark.parametrize("flag", ["row_slice_threshold", "data_parallel_input"])
-def test_flags_of_newer_versions_have_a_line(flag):
+def test_flags_of_newer_versions_are_noted(flag):
     assert any(line.startswith(f"--{flag} has no effect: ") for line in parse([*SYNTHETIC, f"--{flag}", "1"], "").legacy)
 
 
-def test_the_switched_off_form_of_flags_without_effect():
+def test_negated_flags_without_effect_are_accepted():
     config = parse([*SYNTHETIC, "--nouse_mde_embeddings", "--noconcat_embedding"], "")
     assert [line.split()[0] for line in config.legacy] == ["--use_mde_embeddings", "--concat_embedding"]
 
 
-def test_two_counts_of_inference_batches_are_not_both_taken_in_silence():
+def test_max_steps_beside_inference_benchmark_steps_is_warned_about():
     config = parse([*SYNTHETIC, "--mode", "inference", "--max_steps", "3", "--inference_benchmark_steps", "4"], "")
     assert warnings(config) == ["--max_steps has no effect with --inference_benchmark_steps"]

@@ -45,8 +45,10 @@ def test_a_label_is_a_column_or_a_comparison(text, expected):
     assert parsed_label(text) == expected
 
 
-@pytest.mark.parametrize(("text", "message"), [("a < 3 and b > 4", "expected a column, or one comparison"), ("event >= buy", "'buy' is no number")])
-def test_labels_that_cannot_be(text, message):
+@pytest.mark.parametrize(
+    ("text", "message"), [("a < 3 and b > 4", "expected a column, or one comparison"), ("event >= buy", "'buy' is not a number")]
+)
+def test_invalid_label_is_rejected(text, message):
     with pytest.raises(ValueError, match=message):
         parsed_label(text)
 
@@ -72,8 +74,8 @@ def test_texts_of_values(series, expected):
     assert of_recipe("categorical", series) == expected
 
 
-def test_a_column_of_lists_is_no_categorical():
-    with pytest.raises(ValueError, match=r"column x holds List\(String\), expected texts, numbers or booleans; kind: list takes lists"):
+def test_lists_and_binary_are_rejected_as_categorical():
+    with pytest.raises(ValueError, match=r"column x holds List\(String\), expected texts, numbers or booleans; use kind: list for lists"):
         of_recipe("categorical", pl.Series([["a"]]))
     with pytest.raises(ValueError, match=r"column x holds Binary, expected texts, numbers or booleans$"):
         of_recipe("categorical", pl.Series([b"a"]))
@@ -111,7 +113,7 @@ def test_numbers(series, expected):
     assert values(number("x", series.dtype), series) == expected
 
 
-def test_a_column_of_dates_is_no_number():
+def test_dates_are_rejected_as_numbers():
     with pytest.raises(ValueError, match="column x holds Date, expected numbers"):
         number("x", pl.Date())
 
@@ -164,7 +166,7 @@ def test_parts_of_times(entry, expected):
     assert of_recipe(entry, pl.Series(["2024-03-10 12:30:15", None, "noon"])) == expected
 
 
-def test_a_cross_joins_its_columns_and_is_missing_where_one_is():
+def test_cross_joins_its_columns_and_is_missing_if_one_is():
     entry = {"kind": "cross", "columns": ["x", "t"], "parts": [{"kind": "categorical", "column": "x"}, {"kind": "time", "column": "t"}]}
     frame = pl.DataFrame({"x": ["a", None, "b", "c"], "t": ["2024-03-10 12:30", "2024-03-10", "", "noon"]})
     found = made(recipe_of("c", entry, fitted=True), frame.schema)
@@ -202,6 +204,6 @@ def test_groups_are_whole_numbers_or_hashes():
     assert values(group("x", pl.Int64()), pl.Series([5, None])) == [5, "bad"]
 
 
-def test_hashes_never_change():
+def test_hashes_are_stable():
     assert hashed(pl.Series("x", ["a", None, "a", "ü"])).to_list() == [3405396810240292928, None, 3405396810240292928, hashed(pl.Series(["ü"]))[0]]
     assert hashed(pl.Series("x", [None], dtype=pl.String)).to_list() == [None]

@@ -53,7 +53,7 @@ def test_buckets_begin_at_their_boundaries():
     assert bucketed(recipe(buckets=3, boundaries=[-2.0, 1.5], missing=0), VALUES).tolist() == [1, 2, 2, 3, 3, 2]
 
 
-def test_what_a_dtype_cannot_hold_is_found():
+def test_first_value_out_of_the_dtypes_range_is_found():
     found, place = stored(np.array([1.0, 65504.0, -65504.0]), "float16")
     assert found.dtype == np.float16 and found.tolist() == [1.0, 65504.0, -65504.0] and place is None
     assert stored(np.array([1.0, 65520.0, 1e9]), "float16")[1] == 1
@@ -64,14 +64,14 @@ def test_what_a_dtype_cannot_hold_is_found():
 COUNTS = pl.DataFrame({"a": [-3, -2, 0, None], "b": [5, None, -100, 2**62]}, schema={"a": pl.Int64, "b": pl.Int64})
 
 
-def test_counts_become_logarithms():
+def test_log_transform_of_counts():
     found = log_plus_3(COUNTS)
     assert found.dtype == np.float16 and found.flags.c_contiguous
     expected = [[0, math.log(8)], [0, 0], [math.log(3), 0], [0, math.log(2**62 + 3)]]
     np.testing.assert_array_equal(found, np.array(expected).astype(np.float16))
 
 
-def test_counts_as_they_are():
+def test_unchanged_counts():
     found = unchanged(COUNTS[:3])
     assert found.dtype == np.float16 and found.flags.c_contiguous
     np.testing.assert_array_equal(found, [[-3, 5], [-2, 0], [0, -100]])

@@ -37,18 +37,18 @@ def test_whole_numbers(values, expected):
         ([1.0, 2.5], "feature x: value 2.5 of sample 1, expected a whole number"),
         (["1", "2", "99999999999999999999"], "of sample 2, expected"),
         (["+3"], "value '\\+3' of sample 0"),
-        ([True], "feature x: holds Boolean, expected whole numbers as they stand in the log"),
+        ([True], "feature x: holds Boolean, expected whole numbers, as in the log"),
         ([[1], [2]], "expected"),
         (np.zeros((2, 2)), r"feature x: has shape \[2, 2\], expected \[B\]"),
-        (["a", 3], "feature x: holds values of several kinds"),
+        (["a", 3], "feature x: mixes types"),
     ],
 )
-def test_what_is_no_whole_number(values, message):
+def test_other_values_are_rejected_as_whole_numbers(values, message):
     with pytest.raises(ValueError, match=message):
         whole_numbers("x", values)
 
 
-def test_series_are_called_after_the_feature_and_say_what_is_missing():
+def test_series_have_the_features_name_and_null_for_missing_values():
     for values in ([1.5, None, float("nan")], np.array([1.5, np.nan, np.nan]), pl.Series("other", [1.5, None, float("nan")])):
         found = series_of("x", values)
         assert found.name == "x" and found.to_list() == [1.5, None, None]
@@ -72,21 +72,21 @@ def test_lists(values, expected):
     assert found.name == "x" and found.to_list() == expected
 
 
-def test_lists_without_a_text_are_texts():
+def test_lists_of_missing_values_are_texts():
     assert lists_of("x", [None, "a"]).dtype == pl.String and lists_of("x", [None, None]).dtype == pl.String
 
 
 @pytest.mark.parametrize("values", [[["a"], "b"], [3, "b"]])
-def test_lists_of_several_kinds(values):
-    with pytest.raises(ValueError, match="feature x: holds values of several kinds; expected a list of texts or numbers for each sample, or a text"):
+def test_mixed_types_are_rejected(values):
+    with pytest.raises(ValueError, match="feature x: mixes types; expected a list of texts or numbers for each sample, or a text"):
         lists_of("x", values)
 
 
-def test_numbers_as_the_dataset_has_them():
+def test_transforms_match_the_dataset():
     frame = pl.DataFrame({"a": [0, None, 65504]}, schema={"a": pl.Int64})
     np.testing.assert_array_equal(transformed(frame, "none"), np.array([[0], [0], [65504]], np.float16))
     np.testing.assert_array_equal(transformed(frame, "log")[:2], np.log([[3], [1]]).astype(np.float16))
-    with pytest.raises(ValueError, match="feature a: value 65505 of sample 1 is beyond ±65504, what float16 holds"):
+    with pytest.raises(ValueError, match="feature a: value 65505 of sample 1 is out of the range of float16, ±65504"):
         transformed(pl.DataFrame({"a": [0, 65505]}), "none")
 
 
@@ -118,14 +118,14 @@ def test_ids_of_texts():
     assert without.ids(pl.Series(["a", None])).tolist() == [0, 0]
 
 
-def test_ids_by_a_hash_never_change():
+def test_hashed_ids_are_stable():
     found = hashed_ids(pl.Series(["a", "b", None, "a"]), 5)
     assert found.dtype == np.int32 and found.tolist() == [3405396810240292928 % 5 + 1, found[1], 0, found[0]]
     many = hashed_ids(pl.Series([str(i) for i in range(500)]), 3)
     assert set(many) == {1, 2, 3}
 
 
-def test_lists_of_ids_as_rows():
+def test_lists_of_ids_are_padded_to_rows():
     ids, lengths = np.array([5, 6, 7, 8]), np.array([2, 0, 1, 1])
     assert padded(ids, lengths, 3).tolist() == [[5, 6, -1], [-1, -1, -1], [7, -1, -1], [8, -1, -1]]
     assert padded(ids[:3], np.array([1, 0, 1, 1]), 1).tolist() == [5, 0, 6, 7]

@@ -23,7 +23,7 @@ CASES = [(name, {"kind": KINDS.get(name, name)} | options) for name, options in 
 
 
 @pytest.mark.parametrize(("name", "entry"), CASES, ids=[name for name, _ in CASES])
-def test_a_recipe_comes_back_as_it_was_written(name, entry):
+def test_recipe_round_trip(name, entry):
     recipe = recipe_of("feature", entry, fitted=True)
     assert recipe.to_dict() == entry
     for option, value in entry.items():
@@ -45,13 +45,13 @@ def test_a_recipe_comes_back_as_it_was_written(name, entry):
         ({"kind": "cross", "columns": ["a", "b"]}, "ids", True, ("a", "b")),
     ],
 )
-def test_what_a_recipe_gives(entry, gives, has_vocabulary, inputs):
+def test_properties_of_recipes(entry, gives, has_vocabulary, inputs):
     recipe = recipe_of("f", entry)
     assert (recipe.gives, recipe.has_vocabulary, recipe.inputs) == (gives, has_vocabulary, inputs)
     assert recipe.to_dict()["kind"] == recipe.kind
 
 
-def test_what_a_reader_wants_to_know_is_written_at_its_default():
+def test_main_options_are_written_even_at_their_defaults():
     assert recipe_of("f", "numerical").to_dict() == {"kind": "numerical", "column": "f", "transform": "standardise"}
     assert recipe_of("f", {"kind": "numerical", "buckets": 3}).to_dict() == {"kind": "numerical", "column": "f", "buckets": 3}
     assert recipe_of("f", "time").to_dict() == {"kind": "time", "column": "f", "part": "hour"}
@@ -71,20 +71,20 @@ def test_a_cross_reads_each_column_once():
         (3, "expected a kind or a mapping of options, found 3"),
         ("word", "kind is 'word', expected one of categorical, numerical, list, cross, time"),
         ({}, "kind is None, expected one of"),
-        ({"kind": "numerical", "separator": ","}, "option 'separator' is not known for kind numerical"),
-        ({"kind": "numerical", "mean": 3}, "option 'mean' is not known for kind numerical"),  # a mean is fitted, and nothing has fitted one here
+        ({"kind": "numerical", "separator": ","}, "option 'separator' is unknown for kind numerical"),
+        ({"kind": "numerical", "mean": 3}, "option 'mean' is unknown for kind numerical"),  # a mean is fitted, and nothing has fitted one here
         ({"kind": "categorical", "max_ids": 0}, "max_ids is 0, expected a whole number of at least 1"),
         ({"kind": "categorical", "max_ids": 2**31 - 2}, "max_ids is 2147483646, expected"),
         ({"kind": "categorical", "max_ids": True}, "max_ids is True, expected"),
         ({"kind": "categorical", "frequency_threshold": -1}, "frequency_threshold is -1, expected a whole number of at least 0"),
         ({"kind": "categorical", "hash_buckets": 1.5}, "hash_buckets is 1.5, expected"),
-        ({"kind": "categorical", "table": ""}, "table is '', expected the name of a table"),
+        ({"kind": "categorical", "table": ""}, "table is '', expected a table name"),
         ({"kind": "list", "max_hotness": 65537}, "max_hotness is 65537, expected a whole number from 1 to 65536"),
         ({"kind": "list", "pooling": "max"}, "pooling is 'max', expected one of sum, mean"),
         ({"kind": "list", "separator": ""}, "separator is '', expected"),
         ({"kind": "numerical", "missing": float("nan")}, "missing is nan, expected a number"),
         ({"kind": "numerical", "missing": True}, "missing is True, expected a number"),
-        ({"kind": "numerical", "clip": [3, 2]}, r"clip is \[3, 2\], expected \[LEAST, GREATEST\]"),
+        ({"kind": "numerical", "clip": [3, 2]}, r"clip is \[3, 2\], expected \[MIN, MAX\]"),
         ({"kind": "numerical", "clip": [3]}, r"clip is \[3\], expected"),
         ({"kind": "numerical", "clip": ["a", None]}, "clip is .*, expected"),
         ({"kind": "numerical", "buckets": 1}, "buckets is 1, expected a whole number from 2"),
@@ -92,9 +92,9 @@ def test_a_cross_reads_each_column_once():
         ({"kind": "time", "since": "2020-02-30"}, "since is '2020-02-30', expected a date"),
         ({"kind": "time", "since": 2020}, "since is 2020, expected a date"),
         ({"kind": "time", "unit": "h"}, "unit is 'h', expected one of s, ms, us, ns"),
-        ({"kind": "cross", "columns": ["a"]}, "columns: expected the names of at least 2 columns to join"),
-        ({"kind": "cross"}, "columns: expected the names of at least 2 columns to join"),
-        ({"kind": "cross", "columns": ["a", ""]}, "columns is .*, expected a list of names of columns"),
+        ({"kind": "cross", "columns": ["a"]}, "columns: expected at least 2 column names to join"),
+        ({"kind": "cross"}, "columns: expected at least 2 column names to join"),
+        ({"kind": "cross", "columns": ["a", ""]}, "columns is .*, expected a list of column names"),
         # Options without effect
         ({"kind": "time", "transform": "log"}, "option transform has no effect here .part hour.; remove it"),
         ({"kind": "time", "part": "days_since", "max_ids": 3}, "option max_ids has no effect here .part days_since."),
@@ -104,7 +104,7 @@ def test_a_cross_reads_each_column_once():
         ({"kind": "categorical", "hash_buckets": 3, "frequency_threshold": 4}, "option frequency_threshold has no effect here .hash_buckets."),
     ],
 )
-def test_recipes_that_cannot_be(entry, message):
+def test_invalid_recipe_is_rejected(entry, message):
     with pytest.raises(ValueError, match=message):
         recipe_of("f", entry)
 
@@ -123,7 +123,7 @@ def test_recipes_that_cannot_be(entry, message):
         {"kind": "numerical", "clip": [None, None]},
     ],
 )
-def test_recipes_at_their_limits(entry):
+def test_options_at_their_bounds_are_accepted(entry):
     recipe = recipe_of("f", entry)
     for option, value in entry.items():
         assert getattr(recipe, option) == (tuple(value) if isinstance(value, list) else value)

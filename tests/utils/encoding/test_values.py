@@ -25,10 +25,10 @@ def text(kind, value, dtype=None):
     return texts_of(recipe_of("f", {"kind": "categorical", "values": kind}, fitted=True), marks([value], dtype))[0]
 
 
-def test_whole_numbers_that_32_bits_tell_from_the_next_one():
+def test_whole_numbers_beyond_float32_precision_are_errors():
     assert text("float32", 2**24 - 1) == "16777215" and text("float32", 1 - 2**24) == "-16777215"
     for value in (2**24, -(2**24)):
-        with pytest.raises(ValueKindError, match="does not tell so large a whole number from the next one"):
+        with pytest.raises(ValueKindError, match="cannot tell whole numbers of this size apart"):
             text("float32", value)
 
 
@@ -89,7 +89,7 @@ def test_whole_numbers_that_32_bits_tell_from_the_next_one():
         ("datetime", "yesterday", None, "yesterday"),
     ],
 )
-def test_the_text_of_a_value(kind, value, dtype, expected):
+def test_canonical_text_of_a_value(kind, value, dtype, expected):
     assert text(kind, value, dtype) == expected
     if expected is not None:
         assert text(kind, expected) == expected  # the text of a text is the same text
@@ -98,23 +98,23 @@ def test_the_text_of_a_value(kind, value, dtype, expected):
 @pytest.mark.parametrize(
     ("kind", "value", "dtype", "message"),
     [
-        ("text", 7, None, "'7' of a column of whole numbers, expected texts, as the vocabulary was made of: a text may have written it"),
-        ("text", 7.0, None, "'7.0' of a column of floats of 64 bits"),
-        ("text", True, None, "'true' of a column of booleans"),
-        ("integer", True, None, "'true' of a column of booleans, expected whole numbers"),
-        ("integer", 2.0**53, None, "a float does not tell so large a whole number from the next one"),
-        ("integer", 0.1, "Float32", "'0.1' of a column of floats of 32 bits, expected whole numbers"),
-        ("float", 0.1, "Float32", "'0.1' of a column of floats of 32 bits, expected floats of 64 bits, as the vocabulary was made of: 32 bits hold"),
-        ("float", 2**53, None, "'9007199254740992' of a column of whole numbers, expected floats of 64 bits"),
-        ("float32", 2**24, None, "'16777216' of a column of whole numbers, expected floats of 32 bits"),
-        ("decimal", 0.1, "Float32", "'0.1' of a column of floats of 32 bits, expected decimal numbers"),
-        ("boolean", 1, None, "'1' of a column of whole numbers, expected booleans"),
-        ("date", MOMENT, None, "'2024-01-02 03:04:05.000600' of a column of times, expected dates, as the vocabulary was made of: this is a time"),
-        ("date", 20240102, None, "'20240102' of a column of whole numbers, expected dates"),
-        ("datetime", 1.5, None, "'1.5' of a column of floats of 64 bits, expected times"),
+        ("text", 7, None, "'7' is from a column of whole numbers, expected texts, as in the vocabulary: texts can write this value"),
+        ("text", 7.0, None, "'7.0' is from a column of floats of 64 bits"),
+        ("text", True, None, "'true' is from a column of booleans"),
+        ("integer", True, None, "'true' is from a column of booleans, expected whole numbers"),
+        ("integer", 2.0**53, None, "a float cannot tell whole numbers of this size apart"),
+        ("integer", 0.1, "Float32", "'0.1' is from a column of floats of 32 bits, expected whole numbers"),
+        ("float", 0.1, "Float32", "'0.1' is from a column of floats of 32 bits, expected floats of 64 bits, as in the vocabulary: the 32-bit float"),
+        ("float", 2**53, None, "'9007199254740992' is from a column of whole numbers, expected floats of 64 bits"),
+        ("float32", 2**24, None, "'16777216' is from a column of whole numbers, expected floats of 32 bits"),
+        ("decimal", 0.1, "Float32", "'0.1' is from a column of floats of 32 bits, expected decimal numbers"),
+        ("boolean", 1, None, "'1' is from a column of whole numbers, expected booleans"),
+        ("date", MOMENT, None, "'2024-01-02 03:04:05.000600' is from a column of times, expected dates, as in the vocabulary: the value has a time"),
+        ("date", 20240102, None, "'20240102' is from a column of whole numbers, expected dates"),
+        ("datetime", 1.5, None, "'1.5' is from a column of floats of 64 bits, expected times"),
     ],
 )
-def test_what_cannot_be_told_for_certain(kind, value, dtype, message):
+def test_ambiguous_value_is_an_error(kind, value, dtype, message):
     with pytest.raises(ValueKindError) as raised:
         text(kind, value, dtype)
     assert str(raised.value).startswith(message) or str(raised.value).endswith(message)
@@ -149,7 +149,7 @@ def test_what_cannot_be_told_for_certain(kind, value, dtype, message):
         ([MOMENT], "ns", "datetime"),
     ],
 )
-def test_the_kind_of_values(values, dtype, expected):
+def test_inferred_kind_of_values(values, dtype, expected):
     assert evidence(marks(values, dtype)).kind == expected
 
 
@@ -160,7 +160,7 @@ def of(*columns) -> Evidence:
     return together
 
 
-def test_the_kind_of_columns_of_several_types():
+def test_inferred_kind_of_columns_of_mixed_types():
     assert of(([1],), ([2.0],), (["3"],), ([4.0], "Float32")).kind == "float"
     assert of(([1],), (["2.5"],)).kind == "float"
     assert of(([1],), ([Decimal("2.5")],), (["3"],)).kind == "decimal"
@@ -168,16 +168,16 @@ def test_the_kind_of_columns_of_several_types():
     assert of(([DAY],), ([MOMENT],)).kind == of(([DAY],), (["2024-01-02 03:04"],)).kind == "datetime"
     assert of(([True],), (["False"],)).kind == "boolean"
     for columns in [([1],), (["a"],)], [([True],), ([1],)], [([DAY],), (["soon"],)], [([1],), (["007"],)]:
-        with pytest.raises(ValueError, match="no kind of values in common; bring its files to one type"):
+        with pytest.raises(ValueError, match="are not of one kind; use one type for it in all files"):
             _ = of(*columns).kind
 
 
-def test_every_kind_has_its_rule_and_is_known_to_recipes():
+def test_every_kind_has_a_rule_and_is_accepted_in_fitted_recipes():
     for kind in VALUES:
         assert text(kind, "a") == "a"
     with pytest.raises(ValueError, match="values is 'number', expected one of text, integer"):
         recipe_of("f", {"kind": "categorical", "values": "number"}, fitted=True)
-    with pytest.raises(ValueError, match="option 'values' is not known"):
+    with pytest.raises(ValueError, match="option 'values' is unknown"):
         recipe_of("f", {"kind": "categorical", "values": "text"})
 
 

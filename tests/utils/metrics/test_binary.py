@@ -96,7 +96,7 @@ def test_many_thresholds_approach_the_exact_auc():
 
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("thresholds", [None, 100])
-def test_where_all_labels_are_the_same_there_is_no_auc(label, thresholds):
+def test_auc_is_none_if_all_labels_are_the_same(label, thresholds):
     metrics = evaluate(np.array([1.0, -1.0], np.float32), np.full(2, label, np.uint8), thresholds)
     assert metrics.auc is None and metrics.normalized_entropy is None
     assert metrics.log_loss == pytest.approx((np.logaddexp(0, 1) + np.logaddexp(0, -1)) / 2)
@@ -128,7 +128,7 @@ def test_extreme_logits_neither_overflow_nor_become_nan():
     assert metrics.log_loss == pytest.approx(np.log(2) / 5)
 
 
-def test_logits_that_are_not_finite_make_the_log_loss_so_without_a_warning():
+def test_log_loss_of_infinite_logits_is_not_finite_without_a_warning():
     assert not np.isfinite(evaluate(np.array([np.inf, -np.inf, 0], np.float32), np.array([0, 1, 0], np.uint8)).log_loss)
     assert np.isnan(evaluate(np.array([np.nan, 1, 0], np.float32), np.array([0, 1, 0], np.uint8)).log_loss)
 

@@ -68,7 +68,7 @@ def draw_rows(draw, count):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_drawn_groups_equal_the_definition(seed):
+def test_random_groups_match_the_definition(seed):
     scores, labels, groups = draw_rows(np.random.default_rng(seed), 50)
     found = rank(scores, labels, groups, METRICS, [1, 7, 100, 1 << 20][seed % 4])
     for metric, value in found.values.items():
@@ -78,7 +78,7 @@ def test_drawn_groups_equal_the_definition(seed):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(-2, 2)), min_size=1, max_size=14))
-def test_any_few_rows_equal_the_definition(rows):
+def test_any_small_sample_matches_the_definition(rows):
     scores, labels, groups = (np.array(column) for column in zip(*rows, strict=True))
     found = rank(scores.astype(np.float32), labels, groups.astype(np.int32), METRICS)
     for metric, value in found.values.items():
@@ -118,14 +118,14 @@ def test_by_hand():
     assert found["gauc"] == (4 * 3 / 4 + 2 * 1 / 2) / 6
 
 
-def test_the_click_at_rank_13_counts_nothing_and_the_one_at_rank_12_a_twelfth():
+def test_map_at_12_cuts_after_rank_12():
     scores, groups = np.tile(-np.arange(15, dtype=np.float32), 2), np.repeat([0, 1], 15)
     labels = np.zeros(30, np.uint8)
     labels[[11, 15 + 12]] = 1
     assert by_name(rank(scores, labels, groups, [DEFAULT])) == {"map_at_12": 1 / 12 / 2}
 
 
-def test_a_perfect_order_is_exactly_one_and_the_worst_pairs_zero():
+def test_best_order_is_1_and_worst_pairs_0():
     draw = np.random.default_rng(3)
     groups, labels = draw.integers(0, 400, 20_000), draw.random(20_000) < 0.4
     distinct = draw.permutation(20_000).astype(np.float32) / 20_000
@@ -171,7 +171,7 @@ def test_labels_of_one_kind(labels):
     assert (found.groups, found.with_positive) == (2, 2 if labels[0] else 0)
 
 
-def test_without_rows_and_with_a_score_that_is_no_number_nothing_is_defined():
+def test_no_rows_or_a_nan_score_gives_none():
     nothing = rank(np.empty(0, np.float32), np.empty(0, np.uint8), np.empty(0, np.int32), METRICS)
     assert set(nothing.values.values()) == {None} and nothing.groups == nothing.with_positive == 0
     found = rank(np.array([1, np.nan], np.float32), np.array([0, 1]), np.array([0, 1]), METRICS)
@@ -186,11 +186,11 @@ def test_names():
 
 
 @pytest.mark.parametrize("word", ["map", "map@0", "map@", "map@1.5", "map@-1", "map@2147483648", "group_auc@3", "auc", "", "none,", "map@012", None])
-def test_other_names_are_refused(word):
-    with pytest.raises(ValueError, match=r"is none of map@K, ndcg@K, recall@K, mrr"):
+def test_unknown_names_are_rejected(word):
+    with pytest.raises(ValueError, match=r"is not one of map@K, ndcg@K, recall@K, mrr"):
         parse([] if word is None else [word])
 
 
-def test_a_name_given_twice_is_refused():
-    with pytest.raises(ValueError, match="MAP@3 is named 2 times"):
+def test_duplicate_names_are_rejected():
+    with pytest.raises(ValueError, match="MAP@3 is given 2 times"):
         parse(["map@3", "mrr", "MAP@3"])

@@ -8,7 +8,7 @@ from utils.metrics.running import RunningMetrics
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_after_every_part_they_are_those_of_all_so_far(seed):
+def test_metrics_after_each_part_match_all_samples_so_far(seed):
     rng = np.random.default_rng(seed)
     running, logits, labels = RunningMetrics(), np.empty(0, np.float32), np.empty(0, np.uint8)
     for _ in range(12):
