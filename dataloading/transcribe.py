@@ -35,7 +35,7 @@ from tqdm import tqdm
 
 from dataloading.bayes import bayes_metrics
 from dataloading.blocks import RowBlock
-from dataloading.contract import TFRECORD, TFRECORDS, check_quick
+from dataloading.contract import SPLIT, TFRECORD, TFRECORDS, check_quick
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.features import NUMERICAL_DTYPE, NUMERICAL_DTYPES, DatasetError
 from dataloading.keys import KEYS, copy_keys, stored_keys
@@ -44,7 +44,7 @@ from dataloading.synthetic.split import DEFAULT_SIGNAL
 from dataloading.tf_raw import TfRawWriter
 from dataloading.tfrecord.batch_writer import BatchRecordWriter
 from dataloading.tfrecord.writer import DEFAULT_FILES, TfRecordWriter, folder_of
-from dataloading.transcribe_sources import CRITEO_ROWS, CSV, FACEBOOK, SPLIT, SYNTHETIC, TF_RAW, TYPES, Options, Source, open_source
+from dataloading.transcribe_sources import CRITEO_ROWS, CSV, FACEBOOK, SYNTHETIC, TF_RAW, TYPES, Options, Source, open_source
 from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError

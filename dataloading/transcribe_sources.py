@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dataloading.batches import Split
 from dataloading.blocks import RowBlock, drawn_rows, in_order, stored_blocks
-from dataloading.contract import TFRECORD, TFRECORDS, check_quick, split_files
+from dataloading.contract import SPLIT, TFRECORD, TFRECORDS, check_quick, split_files
 from dataloading.criteo_rows.facebook import facebook_rows
 from dataloading.criteo_rows.nvidia_binary import binary_rows
 from dataloading.criteo_rows.rows import CriteoRows
@@ -24,7 +24,7 @@ from dataloading.tfrecord.batch_split import BatchRecordSplit
 from dataloading.tfrecord.spec import split_records, tfrecord_spec, unread_features
 from dataloading.tfrecord.split import TfRecordSplit
 
-TF_RAW, SYNTHETIC, CSV, SPLIT, BINARY, FACEBOOK = "tf_raw", "synthetic", "csv", "split", "binary", "facebook"
+TF_RAW, SYNTHETIC, CSV, BINARY, FACEBOOK = "tf_raw", "synthetic", "csv", "binary", "facebook"
 TYPES = (SYNTHETIC, TF_RAW, CSV, SPLIT, BINARY, FACEBOOK, TFRECORDS, TFRECORD)
 CRITEO_ROWS = (BINARY, FACEBOOK)  # types that name no features: their rows have Criteo's form
 
@@ -158,7 +158,7 @@ def _prebatched(given: FeatureSpec) -> Source:
 
     def notes() -> list[str]:
         ignored = [f"warning: source_spec of {spec.path} is ignored: the paths of {TFRECORDS} files are fixed"] if given.sources else []
-        return ignored + [f"warning: {line}" for split in opened.values() if (line := split.unread_note)]
+        return ignored + [f"warning: {line}" for split in opened.values() for line in split.notes()]
 
     known = _splits_of(spec)
     folders = {split: [spec.base_directory / file for chunk in chunks for file in chunk.files] for split, chunks in spec.sources.items()}
