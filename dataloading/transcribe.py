@@ -141,14 +141,20 @@ def check_arguments(args: argparse.Namespace, batches: dict[str, int]) -> None:
         raise UserError(f"--src_batch_size is {args.src_batch_size}, expected at least 1 row")
     if Path(args.dst_feature_spec).name != args.dst_feature_spec or args.dst_feature_spec in ("", ".", ".."):
         raise UserError(f"--dst_feature_spec is {args.dst_feature_spec!r}, expected a file name; it is written into --dst_dataset_path")
-    for split in ("train",) if args.train_only or args.splits == "train" else ("train", "test"):
+    for split in _limited(args):
         if batches[split] < 1 and batches[split] != -1:
             hint = "; --train_only writes no test split" if split == "test" else ""
             raise UserError(f"--max_batches_{split} is {batches[split]}, expected -1 (all) or at least 1{hint}")
         if args.src_dataset_type == "synthetic" and batches[split] == -1:
             raise UserError(f"synthetic data has no end: give --max_batches_{split} (batches of {args.src_batch_size} rows)")
     if args.signal is not None and not 0 <= args.signal < 100:
-        raise UserError(f"--signal is {args.signal}, expected a number from 0 to 100")
+        raise UserError(f"--signal is {args.signal}, expected 0 or more, and less than 100")
+
+
+def _limited(args: argparse.Namespace) -> list[str]:
+    """Return which of --max_batches_train and --max_batches_test concern a split that is written."""
+    chosen = args.splits.split(",") if args.splits else ["train"] if args.train_only else ["train", "test"]
+    return [flag for flag, used in (("train", "train" in chosen), ("test", {*chosen} - {"train"})) if used]
 
 
 def splits_of(args: argparse.Namespace, source: Source) -> tuple[str, ...]:
@@ -233,6 +239,8 @@ def _describe(args: argparse.Namespace) -> int:
     for flag in ("--max_batches_train", "--max_batches_test", "--splits", "--train_only"):
         if getattr(args, flag.removeprefix("--")) not in (None, -1, False):
             raise UserError(f"{flag} needs a separate --dst_dataset_path: the files of {args.src_dataset_path} are not changed")
+    if args.dst_dataset_type != TF_RAW:
+        raise UserError(f"--dst_dataset_type {args.dst_dataset_type} needs a separate --dst_dataset_path")
     spec = write_split_spec(args.src_dataset_path, args.dst_feature_spec, args.overwrite)
     samples = check_quick(spec, tuple(spec.sources))
     shares = ", ".join(f"{split} {count:,} rows" for split, count in samples.items())

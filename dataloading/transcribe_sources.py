@@ -136,7 +136,7 @@ def _tf_raw(spec: FeatureSpec) -> Source:
         for split, count in check_quick(spec, tuple(splits)).items():
             check_keys(spec, split, count)
 
-    known = ("train", "test") if spec.sources is None else _splits_of(spec)  # without sources, the check says what the specification is for
+    known = _splits_of(spec)
     return Source(spec, known, known, _stored(spec, TfRawSplit), lambda split: split_files(spec, split).all(), check)
 
 
@@ -175,5 +175,7 @@ def _stored(spec: FeatureSpec, open_split: Callable[[FeatureSpec, str], Split]) 
 
 
 def _splits_of(spec: FeatureSpec) -> tuple[str, ...]:
-    """Return the splits of a specification: train, valid and test first, then the others in its order."""
+    """Return the splits of a specification: train, valid and test first, then the others in its order; train and test where it names no files."""
+    if spec.sources is None:
+        return "train", "test"
     return tuple(sorted(spec.sources, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS)))

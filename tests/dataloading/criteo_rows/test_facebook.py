@@ -3,6 +3,7 @@
 import io
 import math
 import zipfile
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def write_records(path, labels, integers, ids):
     np.concatenate([labels[:, None], integers, ids], axis=1).astype("<i4").tofile(path)
 
 
-def write_terabyte(folder, sizes={"train": 70, "test": 21, "val": 20}, names="terabyte_processed_{}.bin"):
+def write_terabyte(folder, sizes=MappingProxyType({"train": 70, "test": 21, "val": 20}), names="terabyte_processed_{}.bin"):
     rows = {split: drawn(count, len(split)) for split, count in sizes.items()}
     for split, columns in rows.items():
         write_records(folder / names.format(split), *columns)
@@ -90,7 +91,7 @@ def test_archive_is_cut_into_seven_days_and_the_last_into_test_and_valid(tmp_pat
 
 def test_stated_days_win(tmp_path):
     columns = write_archive(tmp_path, 30, name="terabyte_processed.npz")
-    with pytest.raises(UserError, match="day_day_count.npz: no such file; expected the rows of each day"):
+    with pytest.raises(UserError, match=r"day_day_count\.npz: no such file; expected the rows of each day"):
         transcribed(tmp_path)
     np.savez_compressed(tmp_path / "day_day_count.npz", total_per_file=np.array([9, 12, 9]))
     spec = transcribed(tmp_path)
@@ -128,7 +129,10 @@ def cut(path, size):
 
 RECORDS = {
     "no file": (lambda folder: [path.unlink() for path in folder.glob("*.bin")], "holds no such dataset; expected what Facebook's DLRM writes"),
-    "two datasets": (lambda folder: write_archive(folder, 9), "holds terabyte_processed_train.bin, kaggleAdDisplayChallenge_processed.npz; expected one"),
+    "two datasets": (
+        lambda folder: write_archive(folder, 9),
+        "holds terabyte_processed_train.bin, kaggleAdDisplayChallenge_processed.npz; expected one",
+    ),
     "no counts": (lambda folder: (folder / "day_fea_count.npz").unlink(), "day_fea_count.npz: no such file; expected the rows of the tables"),
     "25 counts": (lambda folder: np.savez(folder / "day_fea_count.npz", counts=COUNTS[:25]), r"counts is int32 \[25\]; expected 26 whole numbers"),
     "count of 0": (lambda folder: np.savez(folder / "day_fea_count.npz", counts=COUNTS - 3), r"counts is int32 \[26\]; expected 26 whole numbers of"),
@@ -138,9 +142,15 @@ RECORDS = {
     "empty": (lambda folder: cut(folder / "terabyte_processed_val.bin", 0), "val.bin: 0 bytes, expected whole records of 160 bytes"),
     "NVIDIA's": (floats, "its numerical values look like float32 values; read it with --src_dataset_type binary"),
     "label": (lambda folder: with_value(folder, "test", 3, 0, 2), "test.bin: feature label, row 3: label 2 is not 0 or 1"),
-    "negative count": (lambda folder: with_value(folder, "train", 69, 2, -1), "train.bin: feature num_1, row 69: found -1, expected a count of 0 or more"),
+    "negative count": (
+        lambda folder: with_value(folder, "train", 69, 2, -1),
+        "train.bin: feature num_1, row 69: found -1, expected a count of 0 or more",
+    ),
     "id": (lambda folder: with_value(folder, "train", 5, 14, 3), "feature cat_0, row 5: found 3, expected an id below the 3 rows of its table"),
-    "negative id": (lambda folder: with_value(folder, "val", 5, 39, -1), "val.bin: feature cat_25, row 5: found -1, expected an id below the 28 rows"),
+    "negative id": (
+        lambda folder: with_value(folder, "val", 5, 39, -1),
+        "val.bin: feature cat_25, row 5: found -1, expected an id below the 28 rows",
+    ),
 }
 
 
@@ -227,7 +237,7 @@ def test_days_that_do_not_add_up_are_one_line(tmp_path):
     [
         (("--max_ind_range", "0"), "--max_ind_range is 0, expected at least 1"),
         (("--splits", "train,day_1"), "--splits train,day_1: expected names of train, valid, test"),
-        (("--dst_dataset_type", "split_tfrecords", "--src_batch_size", "64"), "split test has 21 rows, fewer than a record of 64"),
+        (("--dst_dataset_type", "split_tfrecords", "--src_batch_size", "35"), "split valid has 20 rows, fewer than a record of 35"),
     ],
 )
 def test_bad_flags_are_one_line(tmp_path, flags, message):
@@ -240,4 +250,7 @@ def test_flags_of_other_sources_are_named(tmp_path, capsys):
     transcribed(tmp_path, "--seed", 3, "--dst_prebatch_size", 8)
     err = capsys.readouterr().err
     assert "--seed has no effect with --src_dataset_type facebook" in err
-    assert "--dst_prebatch_size has no effect with --dst_dataset_type tf_raw; --dst_dataset_type split_tfrecords, NVIDIA's default, writes records" in err
+    assert (
+        "--dst_prebatch_size has no effect with --dst_dataset_type tf_raw; --dst_dataset_type split_tfrecords, NVIDIA's default, writes records"
+        in err
+    )
