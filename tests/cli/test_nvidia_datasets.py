@@ -1,4 +1,4 @@
-"""dlrm.py on datasets of NVIDIA's applications: split (model_size.json) and split_tfrecords give the bits of tf_raw; flags of its DLRM for PyTorch."""
+"""dlrm.py on NVIDIA's split (model_size.json) and split_tfrecords datasets gives the bits of tf_raw; flags of its DLRM for PyTorch."""
 
 import json
 import shutil
