@@ -55,8 +55,8 @@ def _files(spec: FeatureSpec, split: str, size: int) -> list[_File]:
     for i, chunk in enumerate(spec.sources[split]):
         if chunk.type != CSV:
             raise DatasetError(
-                f"{where}[{i}]: type is {chunk.type}, expected {CSV}; python -m dataloading.prepare_synthetic_dataset --feature_spec {spec.path} draws "
-                "binary files"
+                f"{where}[{i}]: type is {chunk.type}, expected {CSV}; python -m dataloading.prepare_synthetic_dataset --feature_spec {spec.path} "
+                "draws binary files"
             )
     found = []
     for chunk in csv_chunks(spec, split):

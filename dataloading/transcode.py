@@ -33,7 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the flags and transcribe. Raises UserError as `transcribe.main` does, in the flags of this command."""
     parser = Parser(prog=NAME, description=__doc__)
     add = parser.add_argument
-    add("--input", type=Path, default=Path(), metavar="FOLDER", help="folder of the CSV files and their specification (default: the working directory)")
+    add(
+        "--input",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="folder of the CSV files and of their specification (default: .)",
+    )
     add("--feature_spec_in", default=DEFAULT_FILE_NAME, metavar="FILE", help="name of the specification in --input (default: %(default)s)")
     add("--output", type=Path, default=Path("/data"), metavar="FOLDER", help="folder to write, created if missing (default: %(default)s)")
     add("--feature_spec_out", default=DEFAULT_FILE_NAME, metavar="FILE", help="name of the written specification (default: %(default)s)")
