@@ -1,13 +1,12 @@
 """The sources of `dataloading.transcribe`: for each type, its features, its splits, its files and its rows."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from dataloading.batches import Split
-from dataloading.blocks import RowBlock, drawn_rows, in_order, stored_blocks
+from dataloading.blocks import RowBlock, drawn_blocks, stored_blocks
 from dataloading.contract import SPLIT, TFRECORD, TFRECORDS, check_quick, split_files
 from dataloading.criteo_rows.facebook import facebook_rows
 from dataloading.criteo_rows.nvidia_binary import binary_rows
@@ -104,7 +103,7 @@ def open_source(kind: str, folder: Path, spec_name: str, options: Options) -> So
 def _synthetic(spec: FeatureSpec, options: Options) -> Source:
     def rows(split: str, batches: int, size: int) -> Rows:
         drawn = SyntheticSplit(spec, split, batches * size, options.seed, options.signal)
-        return in_order(drawn_rows(drawn), drawn.num_samples, size, workers=min(os.cpu_count() or 1, 8)), drawn.num_samples
+        return drawn_blocks(drawn, size), drawn.num_samples
 
     return Source(spec, SPLITS, ("train", "test"), rows)
 

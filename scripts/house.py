@@ -69,6 +69,7 @@ MAY_IMPORT = {
     "serving": {"serving", "model", "dataloading", "utils"},
     "run": {"run", "serving", "training", "model", "preproc", "dataloading", "utils"},
     "run.elastic": {"run.elastic", "utils"},
+    "deployment": {"deployment", "run", "serving", "utils"},
     "preproc": {"preproc", "preproc.criteo", "preproc.nvidia", "dataloading", "utils"},
     "preproc.reading": {"preproc.reading", "dataloading", "utils"},
     "preproc.shared": {"preproc.shared", "preproc.reading", "dataloading", "utils"},
