@@ -60,9 +60,7 @@ class StepOptions(Options):
 
     batch_size: int = option(8192, "batch size", unit="samples")
     model: str = option(DLRM, "model: dlrm with --interaction, or wide_and_deep as wide_and_deep.py trains it", choices=(DLRM, WIDE_AND_DEEP))
-    num_tables: int | None = option(
-        None, "number of tables, of one size; the default is 26, or Outbrain's tables for wide_and_deep", unit="tables"
-    )
+    num_tables: int | None = option(None, "number of tables, of one size; the default is 26, or Outbrain's tables for wide_and_deep", unit="tables")
     cardinality: int | None = option(None, "rows of each table; the default is 100000, or those of Outbrain's tables for wide_and_deep", unit="rows")
     hotness: str = option("1", HOTNESS_HELP)
     embedding_dim: int | None = option(
