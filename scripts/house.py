@@ -36,6 +36,7 @@ WALLS = frozenset(
         "run/plan.py",
         "run/predict.py",
         "run/profile_folder.py",
+        "run/stored_synthetic.py",
         "served/stalls.py",
         "serving/server_log.py",
         "training/optimizers/adam.py",

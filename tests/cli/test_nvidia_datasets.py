@@ -152,3 +152,46 @@ def test_damaged_datasets_are_one_line(run, split, whole, tmp_path, case):
     damage(folders["split"], folders["records"])
     result = run(*TRAIN, "--dataset_path", folders[kind], "--dataset_type", "split" if kind == "split" else "split_tfrecords")
     assert result.code == 1 and message in result.err and result.err.count("error: ") == 1 and "Traceback" not in result.err
+
+
+# Synthetic data on disk ---------------------------------------------------------------------------------------------------
+
+DISK = """--dataset_type synthetic_disk --synthetic_dataset_table_sizes 50,9,300 --num_numerical_features 2 --synthetic_dataset_num_entries 640
+    --batch_size 64 --test_batch_size 64""".split()
+MODEL = ("--cpu", "--embedding_dim", "4", "--bottom_mlp_sizes", "8,4", "--top_mlp_sizes", "8,1", "--lr", "0.1", "--warmup_steps", "0")
+
+
+def test_synthetic_dataset_is_stored_once_and_trained_on(run, tmp_path):
+    folder = tmp_path / "stored"
+    flags = (*DISK, *MODEL, "--synthetic_dataset_dir", folder)
+    first = run("--mode", "train", *flags, "--save_checkpoint_path", tmp_path / "c")
+    assert f"{folder}: the synthetic dataset is written" in first.out and first.final["samples"] == 640
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    again = run("--mode", "train", *flags)
+    assert f"{folder}: holds the synthetic dataset already" in again.out and figures(again) == figures(first)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    fly = run("--mode", "train", "--dataset_type", "synthetic", *DISK[2:], *MODEL, "--synthetic_dataset_valid_batches", "10")
+    assert figures(fly) == figures(first)  # the rows are those that are drawn on the fly
+    tested = run("--mode", "test", *flags, "--load_checkpoint_path", tmp_path / "c")
+    assert tested.final["auc"] == first.final["auc"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (("--seed", "3"), "holds another dataset: seed 0, expected 3; choose another folder (--synthetic_dataset_dir)"),
+        (("--num_numerical_features", "5"), "holds another dataset: numerical features 2, expected 5"),
+        (("--synthetic_dataset_num_entries", "1280"), "holds another dataset: rows "),
+    ],
+)
+def test_stored_dataset_with_other_parameters_is_an_error(run, tmp_path, changed, message):
+    folder = tmp_path / "stored"
+    assert run(*DISK, *MODEL, "--synthetic_dataset_dir", folder).code == 0
+    result = run(*DISK, *MODEL, "--synthetic_dataset_dir", folder, *changed)
+    assert result.code == 1 and message in result.err and result.err.count("error: ") == 1
+
+
+def test_folder_that_cannot_be_written_is_one_line(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = run(*DISK, *MODEL, "--synthetic_dataset_dir", tmp_path / "file")
+    assert result.code == 1 and result.err.count("error: ") == 1 and str(tmp_path / "file") in result.err and "Traceback" not in result.err

@@ -57,7 +57,7 @@ _BOOLEAN = {"shuffle", "hash_indices", "freeze_embeddings", "Adam_embedding_opti
     "synthetic_dataset",
     "self_interaction",
 }
-_ENTRIES, _BATCH = "synthetic_dataset_num_entries", 65536
+_ENTRIES, _DEFAULT_ENTRIES, _BATCH = "synthetic_dataset_num_entries", 33554432, 65536
 KNOWN = {*RENAMED, *SWITCHES, *IGNORED, _ENTRIES}
 
 
@@ -93,7 +93,7 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             value = left.pop(0)
         found, note = _here(name, value, arguments)
         for flag in (other.lstrip("-") for other in found if other.startswith("--")):
-            if flag in given or flag in meant:
+            if flag in given or meant.get(flag, name) != name:  # of one flag given twice the last counts
                 raise UserError(f"--{name} and --{meant.get(flag, flag)} set the same option; drop one of them")
             meant[flag] = name
         words += found
@@ -124,7 +124,7 @@ def _here(name: str, value: str, arguments: Sequence[str]) -> tuple[list[str], s
     if name == _ENTRIES:
         if not value.isdigit() or not int(value):
             raise UserError(f"--{name} {value}: expected a positive number of samples")
-        batches = str(math.ceil(int(value) / _batch_size(arguments)))
+        batches = str(math.ceil(int(value) / _size_of(("batch_size",), arguments)))
         return ["--synthetic_dataset_train_batches", batches], f"--{name} {value} is --synthetic_dataset_train_batches {batches} here"
     if name in _BOOLEAN:
         value = "true" if value.lower() in TRUE else "false" if value.lower() in FALSE else value
@@ -141,11 +141,23 @@ def _valued(name: str, value: str, given: Collection[str], arguments: Sequence[s
         command = f"python -m dataloading.transcribe --src_dataset_type {_TRANSCRIBED[value]} --src_dataset_path {folder} --dst_dataset_path DATASET"
         raise UserError(f"--dataset_type {value} is not read directly; make a dataset of it with {command}, then train with --dataset_path DATASET")
     words = [f"--{name}", VALUES[name].get(value, value)]
-    if value == "synthetic_disk" and "synthetic_dataset_dir" not in given:
-        words += ["--synthetic_dataset_dir", _DISK_FOLDER]
+    if value == "synthetic_disk":
+        words += _on_disk(given, arguments)
     if (name, value) == ("mode", "test") and not {"load_checkpoint_path", "restore_checkpoint_path"} & set(given):
         words.append("--untrained")  # NVIDIA's program evaluates the model that it has initialised
     return words, f"--{name} {value} is {' '.join(words)} here" if words[1:] != [value] else ""
+
+
+def _on_disk(given: Collection[str], arguments: Sequence[str]) -> list[str]:
+    """Return the flags for NVIDIA's defaults of a synthetic dataset on disk: its folder, and as many rows to train on as to evaluate."""
+    entries = _value_of((_ENTRIES,), arguments)
+    rows = int(entries) if entries.isdigit() and int(entries) else _DEFAULT_ENTRIES
+    words = [] if "synthetic_dataset_dir" in given else ["--synthetic_dataset_dir", _DISK_FOLDER]
+    for name, sizes in (("train", ("batch_size",)), ("valid", ("test_batch_size", "valid_batch_size"))):
+        flag = f"synthetic_dataset_{name}_batches"
+        if flag not in given and not (name == "train" and entries):  # --synthetic_dataset_num_entries itself sets the training batches
+            words += [f"--{flag}", str(math.ceil(rows / _size_of(sizes, arguments)))]
+    return words
 
 
 def _value_of(names: Collection[str], arguments: Sequence[str]) -> str:
@@ -155,6 +167,6 @@ def _value_of(names: Collection[str], arguments: Sequence[str]) -> str:
     return found[-1] if found else ""
 
 
-def _batch_size(arguments: Sequence[str]) -> int:
-    size = _value_of(("batch_size",), arguments)
+def _size_of(names: Collection[str], arguments: Sequence[str]) -> int:
+    size = _value_of(names, arguments)
     return int(size) if size.isdigit() and int(size) else _BATCH
