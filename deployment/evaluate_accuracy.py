@@ -95,8 +95,8 @@ def opened(config: ClientConfig, connection: Connection) -> tuple[Requests, np.n
     for one in connection.inputs:
         if (found := widths[one.name]) != one.width:
             raise UserError(
-                f"{config.dataset_path}: has {found} {one.name} values a sample, model {connection.model} takes {one.width}; give the dataset that it "
-                "was trained on"
+                f"{config.dataset_path}: has {found} {one.name} values a sample, model {connection.model} takes {one.width}; give the dataset that "
+                "the model was trained on"
             )
     labels = requests.labels()
     if labels is None:

@@ -1,5 +1,8 @@
 """prepare_synthetic_dataset and `write_dataset`: NVIDIA's three forms of the command, the rows, and the folder that is kept or refused."""
 
+import signal
+import sys
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from dataloading.generate_feature_spec import write_spec
 from dataloading.synthetic.dataset import SyntheticDataset, difference, write_dataset
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
+from tests.children import child, found, wait_for
 from tests.dataloading.make_data import folder_bytes, small_spec
 from utils.errors import UserError
 
@@ -165,3 +169,24 @@ def test_dataset_of_another_origin_or_damaged_is_an_error(tmp_path):
     spec.write_text(spec.read_text().partition("metadata:")[0])
     with pytest.raises(UserError, match="does not name a generator, so its rows were not drawn by this program"):
         write_dataset(tmp_path / "d", dataset(), keep=True)
+
+
+def test_folder_of_other_files_is_not_written_to(tmp_path):
+    (tmp_path / "d/train").mkdir(parents=True)
+    (tmp_path / "d/train/mine.txt").touch()
+    with pytest.raises(UserError, match=r"d/train: exists, and .*/d holds no dataset; choose another folder \(--synthetic_dataset_dir\)"):
+        write_dataset(tmp_path / "d", dataset(), keep=True)
+    with pytest.raises(UserError, match=r"d/train exists and would be replaced; choose another folder or pass --overwrite"):
+        write_dataset(tmp_path / "d", dataset())
+    assert [path.name for path in (tmp_path / "d").rglob("*")] == ["train", "mine.txt"]
+
+
+def test_killed_half_way_leaves_no_dataset_and_the_next_run_succeeds(tmp_path):
+    words = [sys.executable, "-m", "dataloading.prepare_synthetic_dataset", "--synthetic_dataset_dir", tmp_path / "d", *SIZES]
+    with child(words) as process:
+        wait_for(lambda: any(path.stat().st_size for path in found(tmp_path, "d/.writing-*/*/*.bin")), process)
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+    assert not [path for path in (tmp_path / "d").iterdir() if not path.name.startswith(".writing-")]
+    prepared(tmp_path / "d", "--synthetic_dataset_num_entries", 64, "--synthetic_dataset_batch_size", 32, *SIZES)
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["feature_spec.yaml", "test", "train"]

@@ -92,9 +92,8 @@ def test_invalid_flags_are_one_line_and_nothing_is_written(checkpoint, tmp_path,
 
 @pytest.mark.parametrize("missing", ["--checkpoint-dir", "--model-repository-path", "--model-name", "--dense-format", "--sparse-format"])
 def test_missing_flag_is_named(tmp_path, missing):
-    words = {"--checkpoint-dir": "c", "--model-repository-path": str(tmp_path), "--model-name": "m"} | dict(
-        zip(FORMATS[::2], FORMATS[1::2], strict=True)
-    )
+    formats = dict(zip(FORMATS[::2], FORMATS[1::2], strict=True))
+    words = {"--checkpoint-dir": "c", "--model-repository-path": str(tmp_path), "--model-name": "m"} | formats
     with pytest.raises(UserError, match=f"{missing}( is missing| .--help|$| \\()"):
         deploy.main([word for name, value in words.items() if name != missing for word in (name, value)])
 

@@ -103,7 +103,7 @@ def test_flags_without_effect_are_named(server, folder, capsys):
         (("--server_url", "127.0.0.1:1"), "127.0.0.1:1: .*(no server answers|failed to connect)"),
         (("--server_url", "ftp://x"), "--server_url ftp://x: expected grpc://HOST:PORT or http://HOST:PORT"),
         (("--dataset_path", "nothing"), r"nothing/feature_spec\.yaml: no such file"),
-        (("--dataset_path", "LISTS"), "lists: has 12 categorical values a sample, model criteo takes 3; give the dataset"),
+        (("--dataset_path", "LISTS"), "lists: has 2 numerical values a sample, model criteo takes 3; give the dataset"),
         (("--dataset_type", "synthetic"), "invalid choice: 'synthetic'"),
         (("--sparse_input_format", "hps"), "--sparse_input_format hps: there is no HPS here; expected tf-savedmodel"),
         (("--log_path", "LOG"), "--log_path .*/data: Is a directory"),
