@@ -62,6 +62,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 def open_split(folder: Path, spec_name: str, kind: str) -> Split:
     """Return the training split. Raises FeatureSpecError or DatasetError where the dataset is missing or damaged."""
     spec = FeatureSpec.from_yaml(folder / spec_name)
+    if kind == TF_RAW and (form := folder / SPLIT / "label" / "format.json").is_file():
+        raise DatasetError(f"{form} exists, so these are pre-batched TFRecords; read them with --dataset_type {TFRECORDS}")
     split = BatchRecordSplit(batch_spec(spec), SPLIT) if kind == TFRECORDS else TfRawSplit(spec, SPLIT)
     if not split.labelled:
         raise DatasetError(f"{spec.path}: split {SPLIT} has no labels; expected a dataset to train on")

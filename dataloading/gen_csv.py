@@ -4,7 +4,7 @@
 
 Every chunk of `source_spec` must be of type csv. The files have no header; their columns are in the order of their chunk. Ids are uniform, and labels
 are 0 or 1, drawn from a planted relation to the features, so that a model can learn something (NVIDIA's command of this name writes labels of 0
-only). All files appear, or none.
+only). No file appears before all are written.
 """
 
 import argparse

@@ -218,13 +218,13 @@ def write_split(writer: Writer, split: str, blocks: Iterator[RowBlock], total: i
     return statistics
 
 
-def generator_metadata(spec: FeatureSpec, options: Options, statistics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def generator_metadata(spec: FeatureSpec, seed: int, signal: float, statistics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the metadata of synthetic data for the written specification: the parameters to draw it again, and the best possible score."""
     alphas = [feature.alpha or 0.0 for feature in spec.categorical]
     metadata: dict[str, Any] = {
         "generator": {
-            "seed": options.seed,
-            "signal": options.signal,
+            "seed": seed,
+            "signal": signal,
             "alpha": alphas[0] if len(set(alphas)) == 1 else alphas,
         },
         "click_rate": {split: values["click_rate"] for split, values in statistics.items()},
@@ -280,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.src_dataset_type != SYNTHETIC:
             writer.copy_vocabularies(source.spec)
         synthetic = args.src_dataset_type == SYNTHETIC
-        writer.publish(generator_metadata(source.spec, options, statistics) if synthetic else dict(source.spec.metadata))
+        writer.publish(generator_metadata(source.spec, args.seed, args.signal, statistics) if synthetic else dict(source.spec.metadata))
     _report(args, writer, statistics, time.perf_counter() - started)
     return 0
 

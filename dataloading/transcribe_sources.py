@@ -117,7 +117,7 @@ def _csv(spec: FeatureSpec) -> Source:
         for split in splits:
             check_csv_files(spec, split)
 
-    known = _splits_of(spec)
+    known = ("train", "test") if spec.sources is None else _splits_of(spec)
     return Source(spec, known, known, rows, lambda split: csv_paths(spec, split), check)
 
 

@@ -93,7 +93,7 @@ def export_words(args: argparse.Namespace) -> list[str]:
         why = "there is no HPS here, tables are mapped from files in host memory" if args.sparse_format == "hps" else "unknown format"
         raise UserError(f"--sparse-format {args.sparse_format}: {why}; expected {TF_SAVEDMODEL}")
     folder = args.checkpoint_dir
-    if (folder / "sparse").is_dir() or (folder / "dense").is_dir():
+    if (folder / "sparse").is_dir() and not (folder / "manifest.json").exists():
         convert = f"python -m preproc.nvidia_checkpoint --nvidia_checkpoint {folder} --dataset_path DATASET --save_checkpoint_path CHECKPOINT"
         raise UserError(f"--checkpoint-dir {folder}: holds a checkpoint of NVIDIA's application; convert it first: {convert}")
     values = {

@@ -91,6 +91,13 @@ def opened(config: ClientConfig, connection: Connection) -> tuple[Requests, np.n
     requests = Requests(config, connection)
     if config.batch_size > connection.max_batch_size:
         raise UserError(f"--batch_size {config.batch_size}: the server takes at most {connection.max_batch_size} samples a request")
+    widths = {name: values.shape[1] for name, values in requests.inputs(0).items()}
+    for one in connection.inputs:
+        if (found := widths[one.name]) != one.width:
+            raise UserError(
+                f"{config.dataset_path}: has {found} {one.name} values a sample, model {connection.model} takes {one.width}; give the dataset that "
+                "the model was trained on"
+            )
     labels = requests.labels()
     if labels is None:
         raise UserError(f"{config.dataset_path}: split {config.split} has no labels; python -m serving.client --predictions_path writes its scores")

@@ -11,9 +11,8 @@ from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.features import DatasetError
 from dataloading.synthetic.planted_signal import DEFAULT_SIGNAL
 from dataloading.synthetic.split import SyntheticSplit
-from dataloading.tf_raw import TfRawWriter, refuse_dataset
+from dataloading.tf_raw import TfRawWriter, refuse_replacing
 from dataloading.transcribe import generator_metadata, write_split
-from dataloading.transcribe_sources import Options
 from utils.memory import check_room
 
 _BLOCK_ROWS = 1 << 16
@@ -33,11 +32,6 @@ class SyntheticDataset:
     spec: FeatureSpec
     rows: Mapping[str, int]
     seed: int
-
-    @property
-    def options(self) -> Options:
-        """The parameters of the generator."""
-        return Options(self.seed, DEFAULT_SIGNAL, None, self.spec.numerical_dtype)
 
     @property
     def bytes(self) -> int:
@@ -66,15 +60,17 @@ def write_dataset(folder: Path, dataset: SyntheticDataset, overwrite: bool = Fal
         if found := difference(folder, dataset):
             raise DatasetError(f"{folder}: holds another dataset: {found}; choose another folder ({_DIR}), or remove that dataset")
         return False
-    refuse_dataset(folder, DEFAULT_FILE_NAME, overwrite)
-    splits = {name: SyntheticSplit(dataset.spec, name, rows, dataset.seed, dataset.options.signal) for name, rows in dataset.rows.items()}
+    refuse_replacing(folder, DEFAULT_FILE_NAME, () if keep else dataset.rows, overwrite)
+    if keep and (used := next((name for name in dataset.rows if (folder / name).exists()), None)):
+        raise DatasetError(f"{folder / used}: exists, and {folder} holds no dataset; choose another folder ({_DIR}), or remove what is there")
+    splits = {name: SyntheticSplit(dataset.spec, name, rows, dataset.seed, DEFAULT_SIGNAL) for name, rows in dataset.rows.items()}
     check_room(folder, dataset.bytes, _DIR)
     with TfRawWriter(folder, dataset.spec, tuple(splits), overwrite=overwrite) as writer:
         statistics = {
             name: write_split(writer, name, drawn_blocks(split, min(_BLOCK_ROWS, split.num_samples)), split.num_samples)
             for name, split in splits.items()
         }
-        writer.publish(generator_metadata(dataset.spec, dataset.options, statistics))
+        writer.publish(generator_metadata(dataset.spec, dataset.seed, DEFAULT_SIGNAL, statistics))
     return True
 
 
@@ -85,7 +81,7 @@ def difference(folder: Path, dataset: SyntheticDataset) -> str:
         FeatureSpecError, DatasetError: the dataset in the folder is damaged.
     """
     there = FeatureSpec.from_yaml(folder / DEFAULT_FILE_NAME, _DIR)
-    expected = dataset.spec.as_tf_raw(dataset.rows, generator_metadata(dataset.spec, dataset.options, {}))
+    expected = dataset.spec.as_tf_raw(dataset.rows, generator_metadata(dataset.spec, dataset.seed, DEFAULT_SIGNAL, {}))
     rows = check_quick(there, tuple(there.sources)) if there.sources else {}
     if not isinstance(there.metadata.get("generator"), dict):
         return f"{folder / DEFAULT_FILE_NAME} does not name a generator, so its rows were not drawn by this program"

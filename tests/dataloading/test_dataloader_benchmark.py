@@ -68,7 +68,7 @@ def test_flags_without_effect_are_named(folder, capsys):
         ("tf_raw", ("--warmup_steps", -1), "--warmup_steps -1: expected at least 0"),
         ("tf_raw", ("--sleep", -1), "--sleep -1: expected at least 0"),
         ("tf_raw", ("--dataset_type", "split_tfrecords"), r"train/numerical/format\.json: .*expected NVIDIA's pre-batched TFRecords"),
-        ("split_tfrecords", ("--dataset_type", "tf_raw"), "these are pre-batched TFRecords"),
+        ("split_tfrecords", ("--dataset_type", "tf_raw"), "these are pre-batched TFRecords; read them with --dataset_type split_tfrecords"),
         ("tf_raw", ("--dataset_type", "nvt"), "invalid choice: 'nvt'"),
     ],
 )

@@ -1,4 +1,7 @@
-"""prepare_synthetic_dataset and `write_dataset`: NVIDIA's three forms of the command, the rows, and the folder that is kept or refused."""
+"""prepare_synthetic_dataset: NVIDIA's three forms of the command, the rows, and the refused inputs."""
+
+import signal
+import sys
 
 import numpy as np
 import pytest
@@ -6,9 +9,9 @@ import pytest
 from dataloading import prepare_synthetic_dataset, validate
 from dataloading.feature_spec import FeatureSpec, generator_spec
 from dataloading.generate_feature_spec import write_spec
-from dataloading.synthetic.dataset import SyntheticDataset, difference, write_dataset
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
+from tests.children import child, found, wait_for
 from tests.dataloading.make_data import folder_bytes, small_spec
 from utils.errors import UserError
 
@@ -124,44 +127,12 @@ def test_invalid_flags_are_one_line_and_nothing_is_written(tmp_path, flags, mess
     assert "\n" not in str(caught.value) and not (tmp_path / "d").exists()
 
 
-def dataset(rows=90, seed=3, spec=None):
-    return SyntheticDataset(small_spec() if spec is None else spec, {"train": rows, "test": 40}, seed)
-
-
-def test_dataset_with_the_same_parameters_is_kept(tmp_path):
-    assert write_dataset(tmp_path / "d", dataset(), keep=True)
-    before = folder_bytes(tmp_path / "d")
-    assert not write_dataset(tmp_path / "d", dataset(), keep=True) and not difference(tmp_path / "d", dataset())
-    assert folder_bytes(tmp_path / "d") == before
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (dataset(seed=4), "seed 3, expected 4"),
-        (dataset(rows=91), "rows train 90, test 40, expected train 91, test 40"),
-        (dataset(spec=generator_spec((7, 8), 3, 1.2)), r"table sizes \[.*\], expected \[7, 8\]"),
-        (dataset(spec=generator_spec(small_spec().cardinalities, 1, 1.2)), "numerical features 3, expected 1"),
-        (dataset(spec=generator_spec(small_spec().cardinalities, 3, 0.5)), "alpha 1.2, expected 0.5"),
-    ],
-    ids=["seed", "rows", "tables", "numericals", "alpha"],
-)
-def test_dataset_with_other_parameters_is_an_error_that_names_the_difference(tmp_path, other, message):
-    write_dataset(tmp_path / "d", dataset(spec=generator_spec(small_spec().cardinalities, 3, 1.2)))
-    before = folder_bytes(tmp_path / "d")
-    with pytest.raises(UserError, match=f"holds another dataset: {message}; choose another folder") as caught:
-        write_dataset(tmp_path / "d", other, keep=True)
-    assert "\n" not in str(caught.value) and folder_bytes(tmp_path / "d") == before
-
-
-def test_dataset_of_another_origin_or_damaged_is_an_error(tmp_path):
-    write_dataset(tmp_path / "d", dataset())
-    labels = tmp_path / "d/train/label.bin"
-    labels.write_bytes(labels.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"train/label\.bin: 89 samples, the other files of train hold 90"):
-        write_dataset(tmp_path / "d", dataset(), keep=True)
-    spec = tmp_path / "d/feature_spec.yaml"
-    labels.write_bytes(bytes(90))
-    spec.write_text(spec.read_text().partition("metadata:")[0])
-    with pytest.raises(UserError, match="does not name a generator, so its rows were not drawn by this program"):
-        write_dataset(tmp_path / "d", dataset(), keep=True)
+def test_killed_half_way_leaves_no_dataset_and_the_next_run_succeeds(tmp_path):
+    words = [sys.executable, "-m", "dataloading.prepare_synthetic_dataset", "--synthetic_dataset_dir", tmp_path / "d", *SIZES]
+    with child(words) as process:
+        wait_for(lambda: any(path.stat().st_size for path in found(tmp_path, "d/.writing-*/*/*.bin")), process)
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+    assert not [path for path in (tmp_path / "d").iterdir() if not path.name.startswith(".writing-")]
+    prepared(tmp_path / "d", "--synthetic_dataset_num_entries", 64, "--synthetic_dataset_batch_size", 32, *SIZES)
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["feature_spec.yaml", "test", "train"]
