@@ -214,7 +214,7 @@ def _form(dtype: str, num_features: int, multihot: bool = False) -> dict[str, An
 
 
 def _serialized(values: np.ndarray) -> bytes:
-    """Return the bytes that `tf.io.serialize_tensor` makes, without an operation, since that of float16 logs an error on processors without AVX-512."""
+    """Return the bytes that `tf.io.serialize_tensor` makes, without its operation, which logs an error for float16 on some processors."""
     import tensorflow as tf
 
     return tf.make_tensor_proto(values).SerializeToString()
