@@ -1,33 +1,67 @@
 """Opening of the dataset that the options name, stored or synthetic."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from dataloading.batches import Split
-from dataloading.contract import TFRECORD
-from dataloading.feature_spec import SPLITS, FeatureSpec, generator_spec
+from dataloading.contract import PARQUET, TFRECORD
+from dataloading.feature_spec import SPLITS, FeatureSpec, FeatureSpecError, generator_spec
 from dataloading.features import DatasetError
+from dataloading.parquet.spec import parquet_spec
+from dataloading.parquet.split import ParquetSplit
 from dataloading.ranges import HASH
 from dataloading.row_range import first_rows, hold_out
+from dataloading.spec_parsing import check_tables
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
 from dataloading.tfrecord.spec import pattern_spec, tfrecord_spec
 from dataloading.tfrecord.split import TfRecordSplit
+from utils.config.features import FeatureConfig
 from utils.config.options import DataConfig, TrainingConfig
 from utils.config.ranking import RankingConfig
 
 SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 
 
-def read_spec(config: DataConfig) -> FeatureSpec:
-    """Load the feature specification of the data. Raises FeatureSpecError, and DatasetError where `--dataset_type tfrecord` finds no records."""
+def read_spec(config: DataConfig, features: FeatureConfig) -> FeatureSpec:
+    """Load the feature specification of the data, with the widths and the pooling that options give in place of its own.
+
+    Raises:
+        FeatureSpecError: the specification cannot be read, or the options do not fit its features.
+        DatasetError: `--dataset_type tfrecord` finds no records.
+    """
+    return _overruled(_stated(config), features)
+
+
+def _stated(config: DataConfig) -> FeatureSpec:
     if config.dataset_type == "synthetic" and not config.synthetic_dataset_use_feature_spec:
         rows, num_numerical = config.synthetic_dataset_cardinalities, config.synthetic_dataset_num_numerical_features
         return generator_spec(rows, num_numerical, SYNTHETIC_ALPHA, hotness=config.synthetic_dataset_hotness)
     if config.patterns:
         return pattern_spec(config.patterns)
-    folder = Path(config.dataset_path or ".")
-    return tfrecord_spec(folder, config.feature_spec) if config.dataset_type == TFRECORD else FeatureSpec.from_yaml(folder / config.feature_spec)
+    folder, readers = Path(config.dataset_path or "."), {TFRECORD: tfrecord_spec, PARQUET: parquet_spec}
+    if config.dataset_type in readers:
+        return readers[config.dataset_type](folder, config.feature_spec)
+    return FeatureSpec.from_yaml(folder / config.feature_spec)
+
+
+def _overruled(spec: FeatureSpec, features: FeatureConfig) -> FeatureSpec:
+    """Return the specification with the widths and the pooling that options give in place of its own."""
+    categorical, file = spec.categorical, features.embedding_sizes_file
+    try:
+        widths = features.widths()
+    except ValueError as error:
+        raise FeatureSpecError(str(error)) from None
+    if widths is not None:
+        if missing := [feature.name for feature in categorical if feature.name not in widths]:
+            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            raise FeatureSpecError(f"--embedding_sizes_file {file}: no width for feature {missing[0]}{more} of {spec.path or 'the data'}; add it")
+        categorical = tuple(replace(feature, embedding_dim=widths[feature.name]) for feature in categorical)
+        check_tables(categorical, f"--embedding_sizes_file {file}: ")
+    if features.combiner is not None:
+        categorical = tuple(replace(feature, pooling=features.combiner) if feature.hotness > 1 else feature for feature in categorical)
+    return replace(spec, categorical=categorical)
 
 
 def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, labels: bool = True) -> Split:
@@ -44,7 +78,7 @@ def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, lab
         DatasetError: the files are damaged, or labels are needed and the split has none.
     """
     if config.dataset_type != "synthetic":
-        found = TfRawSplit(spec, split) if config.dataset_type == "tf_raw" else TfRecordSplit(spec, split)
+        found = {TFRECORD: TfRecordSplit, PARQUET: ParquetSplit}.get(config.dataset_type, TfRawSplit)(spec, split)
         if labels and not found.labelled:
             raise DatasetError(
                 f"{spec.path}: source_spec.{split} has no chunk of the label {spec.label}, so the split is for prediction only; use "
@@ -77,6 +111,8 @@ def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int, warn:
         raise DatasetError(f"{spec.path}: has a valid split, so --valid_fraction {config.valid_fraction} cannot hold out another; drop the flag")
     splits = {name: open_split(config, spec, name, seed) for name in names}
     if config.valid_fraction:
+        if isinstance(splits["train"], ParquetSplit):
+            splits["train"].check_grouped(f"--valid_fraction {config.valid_fraction}")
         splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_fraction)
     if config.dataset_subset is not None:
         splits["train"] = first_rows(splits["train"], config.dataset_subset)

@@ -23,7 +23,7 @@ from run.continuing import check_continues, training_invariants
 from run.devices import compute_dtype, configured, physical_gpus, set_precision
 from run.formed_log import FormedLog, write_args
 from run.inherit import changes, inherit
-from run.opening import fallback_checkpoint, open_checkpoint, open_splits
+from run.opening import data_notes, fallback_checkpoint, open_checkpoint, open_splits
 from run.placing import place_tables, storage_of
 from run.profile_folder import check_profile
 from run.restoring import choice_note
@@ -192,7 +192,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
         console.say(line)
     for line in warnings(config, architecture_of(config.model).optimizers):
         warn(line)
-    spec = read_spec(config.data)
+    spec = read_spec(config.data, config.features)
     if overruled := overruled_widths(config.model, spec.categorical):
         warn(overruled)
     if checkpoint and (averaged := list_note(config, spec.categorical)):
@@ -210,6 +210,8 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     tables = growth.started(tables) if growth else tables
     config = share_batches(config, world.size)
     splits = open_splits(config, spec, warn)
+    for line in data_notes(config, spec, splits.values()) if world.first else ():
+        warn(line)
     goes_on = checkpoint is not None and _continues(config)
     if "train" in splits and not goes_on and (line := too_large_batch(config, world.size, splits["train"].num_samples)):
         warn(line)

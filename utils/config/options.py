@@ -21,7 +21,7 @@ _WIDTH = Bounds("at least 1", 1, _MAX_SIZE)
 _SIZE = Bounds(f"at least 1 and at most {_MAX_SIZE}", 1, _MAX_SIZE)
 _MAX_THRESHOLDS = 2**24  # float32 cannot represent more evenly spaced thresholds between 0 and 1
 _LOG_PATH = "dlrm_tf_log.json"
-TFRECORD = "tfrecord"
+TFRECORD, PARQUET = "tfrecord", "parquet"  # types of datasets of NVIDIA's Wide & Deep, by release
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class DataConfig:
     """Data."""
 
     dataset_path: str | None = option(None, "folder of the dataset", pytorch=("dataset",))
-    feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder")
+    feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder", wide_and_deep=("fspec_file",))
     dataset_type: str = option(
         "tf_raw",
-        "read a tf_raw dataset, read pre-batched TFRecords (NVIDIA's Wide & Deep), or draw synthetic data on the fly",
-        choices=("tf_raw", "tfrecord", "synthetic"),
+        "read a tf_raw dataset, the pre-batched TFRecords or the Parquet files of NVIDIA's Wide & Deep, or draw synthetic data on the fly",
+        choices=("tf_raw", TFRECORD, PARQUET, "synthetic"),
     )
     train_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to train on, in place of --dataset_path")
     eval_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to evaluate on, in place of --dataset_path")
@@ -292,6 +292,7 @@ class TrainingConfig:
     auc_thresholds: int | None = option(
         None,
         "approximate the AUC with this many thresholds, 2 or more; the default is the exact AUC",
+        wide_and_deep=("num_auc_thresholds",),
         resume=INHERIT,
         bounds=Bounds(f"at least 2 and at most {_MAX_THRESHOLDS}", 2, _MAX_THRESHOLDS),
     )
