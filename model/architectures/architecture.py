@@ -45,12 +45,19 @@ class LogForm:
         batch: the same for a training batch and for the lines logged during an evaluation; values are strings with four decimals.
         also: known key -> its second name, for the last line of the log.
         every: batches between two log lines during an evaluation.
+        plain: log numbers with four decimals in place of strings, no lines during an evaluation, and an evaluation's step alone, without the steps of
+            the run.
     """
 
     evaluation: Mapping[str, str]
     batch: Mapping[str, str]
     also: Mapping[str, str]
     every: int
+    plain: bool = False
+
+    def written(self, value: float | None) -> float | str | None:
+        """Return a batch's figure as it is logged."""
+        return value if value is None else round(value, 4) if self.plain else f"{value:.4f}"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """--dataset_type parquet: files of NVIDIA's Wide & Deep are read by rows, and batches are those of tf_raw; errors name file, feature and row."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
@@ -142,6 +145,25 @@ def test_unusual_types_that_hold_the_same_numbers_are_read(tmp_path):
     assert_rows(opened(tmp_path), expected, 0, 1000)
     write_files(tmp_path, change=lambda frame: frame.with_columns(pl.col("clicked").cast(pl.Boolean)))
     np.testing.assert_array_equal(opened(tmp_path).read_labels(0, 1000), frame["clicked"])
+
+
+def test_file_that_pyarrow_wrote_is_read(tmp_path):
+    """pyarrow.parquet (PyArrow 26): 20 rows in groups of 7, ad_id i * 7 % 10, platform i % 4, a list of the first i % 4 numbers, ad_id_ctr i / 8."""
+    names = ["ad_id", "platform", "topic_id_list", "ad_id_ctr", "clicked"]
+    features = {"ad_id": {"cardinality": 10}, "platform": {"cardinality": 4}, "topic_id_list": {"cardinality": 3, "max_hotness": 3}}
+    channels = {"onehot_categorical": names[:2], "multihot_categorical": names[2:3], "numerical": names[3:4], "label": names[4:], "map": [MAP]}
+    chunk = {"type": "parquet", "features": [*names, MAP], "files": ["pyarrow.parquet"]}
+    spec = {"feature_spec": features | {name: {} for name in (*names[3:], MAP)}, "channel_spec": channels, "source_spec": {"test": [chunk]}}
+    (tmp_path / "feature_spec.yaml").write_text(yaml.safe_dump(spec))
+    shutil.copy(Path(__file__).with_name("pyarrow.parquet"), tmp_path)
+    found, rows = opened(tmp_path, "test"), np.arange(20)
+    assert found.files[0].groups == [7, 7, 6]
+    for start, stop in ((0, 20), (5, 11), (13, 14)):
+        some = rows[start:stop]
+        assert found.read_ids(0, start, stop).tolist() == (some * 7 % 10).tolist() and found.read_ids(1, start, stop).tolist() == (some % 4).tolist()
+        assert found.read_ids(2, start, stop).tolist() == [[*range(row % 4), -1, -1, -1][:3] for row in some]
+        assert found.read_numerical(start, stop)[:, 0].tolist() == (some / 8).tolist()
+        assert found.read_labels(start, stop).tolist() == (some % 2).tolist() and found.read_group(start, stop).tolist() == (100 + some // 4).tolist()
 
 
 def test_lists_of_max_hotness_1_are_single_ids(tmp_path):
