@@ -1,6 +1,7 @@
 """The flags of NVIDIA's Wide & Deep for TensorFlow 2, translated into this application's flags."""
 
 import argparse
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -106,11 +107,11 @@ def translated(arguments: Sequence[str]) -> Translated:
     found, rest = parser.parse_known_args(list(arguments))
     given, others = vars(found), {word.lstrip("-").partition("=")[0] for word in rest if word.startswith("-")}
     words, notes = _renamed(given, others)
-    words += _data(given, others)
     benchmark, evaluate = given.get("benchmark", False), given.get("evaluate", False) or given.get("evaluation", False)
     words += _measured(given, evaluate) if benchmark else _not_measured(given)
     words += _implied(others, "mode", EVAL) if evaluate and not benchmark else []
     mode = _mode([*words, *rest])
+    words = _data(given, others, mode) + words
     words += _checkpoints(given, others, mode, benchmark)
     folder, goes_on = _folder(given), given.get("use_checkpoint", False)
     if goes_on and mode == PLAN:
@@ -150,6 +151,11 @@ def _renamed(given: Mapping[str, Any], others: set[str]) -> tuple[list[str], lis
         if here := RENAMED.get(name):
             if here in others:
                 raise UserError(f"--{name} and --{here} set the same option; drop one of them")
+            if name == "num_epochs" and given.get("benchmark"):
+                if not value.isdigit() or not int(value):
+                    raise UserError(f"--num_epochs {value}: expected a whole number of at least 1")
+                notes.append(f"--num_epochs {value} has no effect with --benchmark, which takes --benchmark_steps steps")
+                continue
             words += [f"--{here}", value]
     if "deep_hidden_units" in given:
         units = [unit for word in given["deep_hidden_units"] for unit in word.split()]
@@ -161,13 +167,13 @@ def _renamed(given: Mapping[str, Any], others: set[str]) -> tuple[list[str], lis
     return words, notes
 
 
-def _data(given: Mapping[str, Any], others: set[str]) -> list[str]:
-    """Return the flags of the data: TFRecords by their patterns, where neither a dataset nor its type is named."""
+def _data(given: Mapping[str, Any], others: set[str], mode: str) -> list[str]:
+    """Return the flags of the data: TFRecords by their patterns, where neither a dataset nor its type is named. An export needs no dataset."""
     words = []
     patterns = {"train_data_pattern", "eval_data_pattern"} & set(given)
     if patterns and "dataset_path" in others:
         raise UserError(f"--{min(patterns)} and --dataset_path exclude each other: TFRecords, or a tf_raw dataset; drop one of them")
-    if patterns or not {"dataset_path", "dataset_type", "feature_spec", "config"} & others:
+    if patterns or (mode != EXPORT and not {"dataset_path", "dataset_type", "feature_spec", "config"} & others):
         for name, usual in (("train_data_pattern", TRAIN_PATTERN), ("eval_data_pattern", EVAL_PATTERN)):
             words += [f"--{name}", ",".join(given.get(name, [usual]))]
         words += [] if "dataset_type" in others else ["--dataset_type", "tfrecord"]
@@ -196,8 +202,6 @@ def _measured(given: Mapping[str, Any], evaluate: bool) -> list[str]:
         seconds = ["--inference_seconds", str(_FOREVER)]
         limits = ["--benchmark_warmup_steps", str(warmup), "--inference_benchmark_steps", str(max(steps - warmup, 1)), *seconds]
         return ["--mode", "inference", *limits, "--log_steps"]
-    if "num_epochs" in given:
-        raise UserError("--num_epochs and --benchmark exclude each other: a benchmark takes --benchmark_steps steps; drop one of them")
     limits = ["--max_steps", str(steps), "--epochs", str(_FOREVER), "--benchmark_warmup_steps", str(warmup)]
     return [*limits, "--evals_per_epoch", "0", "--log_steps"]
 
@@ -211,7 +215,7 @@ def _not_measured(given: Mapping[str, Any]) -> list[str]:
 def _mode(words: Sequence[str]) -> str:
     """Return the mode that a command line of this application asks for; the last `--mode` counts."""
     found = TRAIN
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in itertools.pairwise([*words, ""]):
         name, _, value = word.partition("=")
         found = (value or following) if name == "--mode" else found
     return found
