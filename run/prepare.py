@@ -160,7 +160,7 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         log = RunLog(path, checked.config.flat(), append=checked.goes_on, warn=console.warn, units=units)
         opened.callback(log.close)
         if form := architecture_of(checked.config.model).log:
-            log = FormedLog(log, form, checked.config.training.epochs * _batches(checked))
+            log = FormedLog(log, form, _published_steps(checked))
         if checked.config.run.args_path and world.first:
             write_args(checked.config)
         samples = {name: split.num_samples for name, split in checked.splits.items()}
@@ -280,6 +280,12 @@ def _batches(run: Checked) -> int:
     if "train" not in run.splits:
         return 0
     return run.config.training.steps_per_epoch or math.ceil(run.splits["train"].num_samples / run.config.data.batch_size)
+
+
+def _published_steps(run: Checked) -> int | None:
+    """Return the steps of all epochs; None in a run that only measures speed."""
+    options = run.config.training
+    return None if run.config.run.log_steps and not options.evals_per_epoch else options.epochs * _batches(run)
 
 
 def _claimed(run: Checked, files: Iterable[Path]) -> Lock | None:

@@ -84,7 +84,7 @@ def train(run: Prepared) -> Trained:
     options = {"evaluation": evaluation, "saver": saver, "position": run.position}
     training = Training(trainer, data, config, run.console, run.log, **options)
     if form:
-        training.single_steps.of_batch = lambda batch: batch_figures(form, batch, evaluator)
+        training.single_steps.of_batch = lambda batch: batch_figures(form, batch, evaluator, run.ranked_by)
     figures = dict(training.run())
     figures |= FinalTest(run, model, evaluator, training.evaluations, training.position, before).figures()
     figures["average_train_throughput"] = figures["throughput"]  # the name in NVIDIA's DLRM for PyTorch

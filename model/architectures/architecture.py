@@ -42,7 +42,8 @@ class LogForm:
 
     Attributes:
         evaluation: log key -> the name of an evaluation figure. Missing figures are left out.
-        batch: the same for a training batch and for the lines logged during an evaluation; values are strings with four decimals.
+        batch: the same for a training batch and, without metrics by group, for the lines logged during an evaluation; values are strings with four
+            decimals.
         also: known key -> its second name, for the last line of the log.
         every: batches between two log lines during an evaluation.
         plain: log numbers with four decimals in place of strings, no lines during an evaluation, and an evaluation's step alone, without the steps of

@@ -21,7 +21,7 @@ _PUBLISHED_LOG = LogForm(
     evaluation=MappingProxyType(
         {"binary_accuracy_val": "binary_accuracy", "auc_val": "auc", "loss_val": "log_loss", "streaming_map_val": "map_at_12"}
     ),
-    batch=MappingProxyType({"binary_accuracy": "binary_accuracy", "auc": "auc", "loss": "log_loss"}),
+    batch=MappingProxyType({"binary_accuracy": "binary_accuracy", "auc": "auc", "loss": "log_loss", "streaming_map": "map_at_12"}),
     also=MappingProxyType({"throughput": "train_throughput", "mean_inference_throughput": "validation_throughput"}),
     every=100,
 )

@@ -49,7 +49,8 @@ class Config:
             raise ValueError("--embedding_sizes_file and --embedding_dim set the same option; drop one of them")
         warmup = self.optimizer.deep_warmup_epochs
         if self.run.mode == TRAIN and warmup is not None and warmup > options.epochs:
-            raise ValueError(f"--deep_warmup_epochs {warmup:g}: expected at most --epochs {options.epochs}")
+            default = "" if "deep_warmup_epochs" in self.given else f", the default; give --deep_warmup_epochs, 0 to {options.epochs}"
+            raise ValueError(f"--deep_warmup_epochs {warmup:g}: expected at most --epochs {options.epochs}{default}")
 
     def flat(self) -> dict[str, Any]:
         """Return the values of all options, by their flags' names."""

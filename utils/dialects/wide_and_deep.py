@@ -1,6 +1,7 @@
 """The flags of NVIDIA's Wide & Deep for TensorFlow 2, translated into this application's flags."""
 
 import argparse
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -120,13 +121,13 @@ def translated(arguments: Sequence[str]) -> Translated:
     found, rest = parser.parse_known_args(list(arguments))
     given, others = vars(found), {word.lstrip("-").partition("=")[0] for word in rest if word.startswith("-")}
     words, notes = _renamed(given, others)
-    words += _data(given, others, rest)
     benchmark, evaluate = given.get("benchmark", False), given.get("evaluate", False) or given.get("evaluation", False)
     words += _measured(given, evaluate) if benchmark else _not_measured(given)
     words += _implied(others, "mode", EVAL) if evaluate and not benchmark else []
     mode = _value([*words, *rest], "mode") or TRAIN
     if given.get("disable_map_calculation") and mode in (TRAIN, EVAL):
         words += _implied(others, "ranking_metrics", "none")
+    words = _data(given, others, rest, mode) + words
     words += _checkpoints(given, others, mode, benchmark)
     folder, goes_on = _folder(given), given.get("use_checkpoint", False)
     if goes_on and mode == PLAN:
@@ -167,6 +168,11 @@ def _renamed(given: Mapping[str, Any], others: set[str]) -> tuple[list[str], lis
         if here := RENAMED.get(name):
             if here in others:
                 raise UserError(f"--{name} and --{here} set the same option; drop one of them")
+            if name == "num_epochs" and given.get("benchmark"):
+                if not value.isdigit() or not int(value):
+                    raise UserError(f"--num_epochs {value}: expected a whole number of at least 1")
+                notes.append(f"--num_epochs {value} has no effect with --benchmark, which takes --benchmark_steps steps")
+                continue
             words += [f"--{here}", value]
     if "deep_hidden_units" in given:
         units = [unit for word in given["deep_hidden_units"] for unit in word.split()]
@@ -180,8 +186,8 @@ def _renamed(given: Mapping[str, Any], others: set[str]) -> tuple[list[str], lis
     return words, notes
 
 
-def _data(given: Mapping[str, Any], others: set[str], rest: Sequence[str]) -> list[str]:
-    """Return the flags of the data: where neither a dataset nor its type is named, that of the release whose flags are given."""
+def _data(given: Mapping[str, Any], others: set[str], rest: Sequence[str], mode: str) -> list[str]:
+    """Return the flags of the data: where neither a dataset nor its type is named, that of the release whose flags are given; none for an export."""
     words = []
     patterns = {"train_data_pattern", "eval_data_pattern"} & set(given)
     if patterns and "dataset_path" in others:
@@ -189,7 +195,7 @@ def _data(given: Mapping[str, Any], others: set[str], rest: Sequence[str]) -> li
     current = [name for name in _CURRENT if name in given or name in others]
     if patterns and (files := [name for name in ("fspec_file", "embedding_sizes_file") if name in current]):
         raise UserError(f"--{min(patterns)} and --{files[0]} exclude each other: TFRecords, or Parquet files in --dataset_path; drop one of them")
-    unnamed = not {"dataset_path", "dataset_type", "feature_spec", "config"} & others
+    unnamed = mode != EXPORT and not {"dataset_path", "dataset_type", "feature_spec", "config"} & others
     if not patterns and unnamed and (current or (_is_file(Path(DATASET_PATH, SPEC)) and not Path(TRAIN_PATTERN).parent.exists())):
         words += ["--dataset_path", DATASET_PATH, "--dataset_type", PARQUET]
     elif patterns or unnamed:
@@ -254,8 +260,6 @@ def _measured(given: Mapping[str, Any], evaluate: bool) -> list[str]:
         seconds = ["--inference_seconds", str(_FOREVER)]
         limits = ["--benchmark_warmup_steps", str(warmup), "--inference_benchmark_steps", str(max(steps - warmup, 1)), *seconds]
         return ["--mode", "inference", *limits, "--log_steps"]
-    if "num_epochs" in given:
-        raise UserError("--num_epochs and --benchmark exclude each other: a benchmark takes --benchmark_steps steps; drop one of them")
     limits = ["--max_steps", str(steps), "--epochs", str(_FOREVER), "--benchmark_warmup_steps", str(warmup)]
     return [*limits, "--evals_per_epoch", "0", "--log_steps"]
 
@@ -269,7 +273,7 @@ def _not_measured(given: Mapping[str, Any]) -> list[str]:
 def _value(words: Sequence[str], flag: str) -> str | None:
     """Return the value of a flag on a command line of this application; the last one counts. None where it is not given."""
     found = None
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in itertools.pairwise([*words, ""]):
         name, _, value = word.partition("=")
         found = (value or following) if name == f"--{flag}" else found
     return found
