@@ -8,7 +8,7 @@ from dataloading.batches import Split
 from dataloading.contract import PARQUET, TFRECORD
 from dataloading.feature_spec import SPLITS, FeatureSpec, FeatureSpecError, generator_spec
 from dataloading.features import DatasetError
-from dataloading.parquet.spec import parquet_spec
+from dataloading.parquet.spec import parquet_spec, with_usual_widths
 from dataloading.parquet.split import ParquetSplit
 from dataloading.ranges import HASH
 from dataloading.row_range import first_rows, hold_out
@@ -24,14 +24,20 @@ from utils.config.ranking import RankingConfig
 SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 
 
-def read_spec(config: DataConfig, features: FeatureConfig) -> FeatureSpec:
+def read_spec(config: DataConfig, features: FeatureConfig, widths_open: bool) -> FeatureSpec:
     """Load the feature specification of the data, with the widths and the pooling that options give in place of its own.
+
+    Args:
+        config: options of the data.
+        features: options that overrule the specification.
+        widths_open: neither a flag nor a checkpoint sets the widths of the tables, so that Parquet files of NVIDIA's Outbrain data have NVIDIA's.
 
     Raises:
         FeatureSpecError: the specification cannot be read, or the options do not fit its features.
         DatasetError: `--dataset_type tfrecord` finds no records.
     """
-    return _overruled(_stated(config), features)
+    spec = _stated(config)
+    return _overruled(with_usual_widths(spec) if widths_open and config.dataset_type == PARQUET else spec, features)
 
 
 def _stated(config: DataConfig) -> FeatureSpec:

@@ -18,7 +18,7 @@ from dataloading.feature_spec import SPLITS, FeatureSpec
 from dataloading.keys import check_keys
 from dataloading.parquet.files import files_of
 from dataloading.parquet.notes import notes as parquet_notes
-from dataloading.parquet.spec import parquet_spec
+from dataloading.parquet.spec import parquet_spec, with_usual_widths
 from dataloading.parquet.split import ParquetSplit
 from dataloading.split_dataset import split_spec
 from dataloading.synthetic.split import SyntheticSplit
@@ -103,7 +103,7 @@ def open_source(kind: str, folder: Path, spec_name: str, options: Options) -> So
     if kind == TFRECORD:
         return _tfrecord(tfrecord_spec(folder, spec_name))
     if kind == PARQUET:
-        return _parquet(parquet_spec(folder, spec_name, flags))
+        return _parquet(with_usual_widths(parquet_spec(folder, spec_name, flags)))
     return _tf_raw(split_spec(folder) if kind == SPLIT else FeatureSpec.from_yaml(folder / spec_name, flags))
 
 

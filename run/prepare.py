@@ -21,7 +21,7 @@ from model.native import operations_key
 from run.announcement import announcement, too_large_batch
 from run.continuing import check_continues, training_invariants
 from run.devices import compute_dtype, configured, physical_gpus, set_precision
-from run.formed_log import FormedLog, write_args
+from run.formed_log import FormedLog, form_of, write_args
 from run.inherit import changes, inherit
 from run.opening import data_notes, fallback_checkpoint, open_checkpoint, open_splits
 from run.placing import place_tables, storage_of
@@ -159,7 +159,7 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         path, units = checked.config.run.log_path if world.first else "", _units(checked)
         log = RunLog(path, checked.config.flat(), append=checked.goes_on, warn=console.warn, units=units)
         opened.callback(log.close)
-        if form := architecture_of(checked.config.model).log:
+        if form := form_of(checked.config):
             log = FormedLog(log, form, _published_steps(checked))
         if checked.config.run.args_path and world.first:
             write_args(checked.config)
@@ -192,7 +192,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
         console.say(line)
     for line in warnings(config, architecture_of(config.model).optimizers):
         warn(line)
-    spec = read_spec(config.data, config.features)
+    spec = read_spec(config.data, config.features, checkpoint is None and "embedding_dim" not in config.given)
     if overruled := overruled_widths(config.model, spec.categorical):
         warn(overruled)
     if checkpoint and (averaged := list_note(config, spec.categorical)):
@@ -229,8 +229,9 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
 
 
 def _units(run: Checked) -> dict[str, str | None]:
-    """Return the units of the group metrics that the run's evaluations log."""
-    return {name: "groups" if name in COUNTS else None for name in figure_names(run.ranked_by)}
+    """Return the units of the group metrics that the run's evaluations log, and of the keys of its model."""
+    form = form_of(run.config)
+    return dict(form.units if form else {}) | {name: "groups" if name in COUNTS else None for name in figure_names(run.ranked_by)}
 
 
 def _continues(config: Config) -> bool:

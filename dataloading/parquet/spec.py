@@ -27,7 +27,7 @@ from typing import Any
 
 from dataloading.contract import PARQUET
 from dataloading.feature_spec import FeatureSpec, FeatureSpecError, smallest_dtype
-from dataloading.features import GROUP_DTYPES, LABEL_DTYPE, Categorical
+from dataloading.features import GROUP_DTYPES, LABEL_DTYPE
 from dataloading.spec_parsing import kind_of, mapping, refuse_unknown
 from utils.config.features import MULTI_HOT, ONE_HOT
 from utils.config.per_feature import MAX_HOTNESS
@@ -44,7 +44,7 @@ def parquet_spec(folder: Path, name: str, flags: str = "--dataset_path and --fea
     """Return the specification of a folder of Parquet files; its `sources` name the files, sorted as text.
 
     The features of `onehot_categorical` come first, then those of `multihot_categorical`. Numericals become float32. A feature that no channel lists
-    is left out. Where no feature states a width and all are NVIDIA's Outbrain features, they have NVIDIA's widths.
+    is left out.
 
     Args:
         folder: the folder that the files' paths are relative to.
@@ -67,14 +67,15 @@ def parquet_spec(folder: Path, name: str, flags: str = "--dataset_path and --fea
         split: tuple(replace(chunk, files=tuple(str((folder / file).absolute()) for file in sorted(chunk.files))) for chunk in chunks)
         for split, chunks in spec.sources.items()
     }
-    return replace(spec, sources=files, categorical=_with_usual_widths(spec.categorical))
+    return replace(spec, sources=files)
 
 
-def _with_usual_widths(categorical: tuple[Categorical, ...]) -> tuple[Categorical, ...]:
+def with_usual_widths(spec: FeatureSpec) -> FeatureSpec:
+    """Return the specification with NVIDIA's widths of tables, where it states none and all features are those of NVIDIA's Outbrain data."""
     usual = json.loads(_OUTBRAIN_WIDTHS.read_text())
-    if any(feature.embedding_dim is not None or feature.name not in usual for feature in categorical):
-        return categorical
-    return tuple(replace(feature, embedding_dim=usual[feature.name]) for feature in categorical)
+    if any(feature.embedding_dim is not None or feature.name not in usual for feature in spec.categorical):
+        return spec
+    return replace(spec, categorical=tuple(replace(feature, embedding_dim=usual[feature.name]) for feature in spec.categorical))
 
 
 def _in_our_form(content: Any, where: str) -> dict[str, Any]:

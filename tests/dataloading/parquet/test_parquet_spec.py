@@ -9,7 +9,7 @@ import yaml
 from dataloading import transcribe, validate
 from dataloading.feature_spec import FeatureSpec
 from dataloading.features import FeatureSpecError
-from dataloading.parquet.spec import parquet_spec
+from dataloading.parquet.spec import parquet_spec, with_usual_widths
 from dataloading.sources import read_spec
 from dataloading.tf_raw import TfRawSplit
 from tests.dataloading.make_data import folder_bytes
@@ -36,7 +36,7 @@ def test_outbrains_29_inputs_have_nvidias_widths(tmp_path):
     assert [one.name for one in spec.categorical] == [*ONE_HOT, *MULTI_HOT] and spec.numerical == NUMERICAL
     assert spec.hotness == (1,) * 13 + (3,) * 3 and spec.cardinalities == (*ONE_HOT.values(), *MULTI_HOT.values())
     assert (spec.label, spec.group, spec.group_dtype, spec.numerical_dtype) == ("clicked", "display_id", "int64", "float32")
-    widths = [one.embedding_dim for one in spec.categorical]
+    widths = [one.embedding_dim for one in with_usual_widths(spec).categorical]
     assert widths == [128, 128, 19, 128, 128, *[64] * 11] and sum(widths) == 1235
     assert [chunk.files for chunk in spec.sources["train"]] == [tuple(f"{tmp_path}/train/part_{i}.parquet" for i in (0, 1, 10))]
     assert spec.labelled("train") and spec.labelled("test")
@@ -71,8 +71,9 @@ def test_widths_of_other_features_are_not_guessed(tmp_path):
         for chunks in spec["source_spec"].values():
             chunks[0]["features"].append("other")
 
-    assert {one.embedding_dim for one in read(tmp_path, change).categorical} == {None}
-    assert read(tmp_path, lambda spec: spec["feature_spec"]["platform"].update(embedding_dim=7)).embedding_dims["platform"] == 7
+    assert {one.embedding_dim for one in with_usual_widths(read(tmp_path, change)).categorical} == {None}
+    stated = with_usual_widths(read(tmp_path, lambda spec: spec["feature_spec"]["platform"].update(embedding_dim=7))).embedding_dims
+    assert (stated["platform"], stated["ad_id"]) == (7, None)
 
 
 def edit(path, value):
@@ -162,7 +163,7 @@ def test_missing_specification_and_other_datasets_are_errors(tmp_path):
 
 
 def with_options(folder, **options):
-    return read_spec(DataConfig(dataset_path=str(folder), dataset_type="parquet"), FeatureConfig(**options))
+    return read_spec(DataConfig(dataset_path=str(folder), dataset_type="parquet"), FeatureConfig(**options), widths_open=True)
 
 
 def test_widths_file_and_combiner_overrule_the_specification(tmp_path):
