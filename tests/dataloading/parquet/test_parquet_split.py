@@ -14,6 +14,7 @@ from dataloading.parquet.notes import notes
 from dataloading.parquet.spec import parquet_spec
 from dataloading.parquet.split import ParquetSplit
 from dataloading.tf_raw import TfRawSplit
+from dataloading.tfrecord.spec import pattern_spec
 from tests.dataloading.parquet.outbrain_files import FILES, MAP, MULTI_HOT, NUMERICAL, ONE_HOT, nvidia_spec, padded, write_files, write_raw
 from tests.dataloading.readers import batch_reader
 
@@ -318,6 +319,13 @@ def test_damage_within_a_file_is_one_line_error_when_it_is_read(tmp_path):
     with pytest.raises(DatasetError, match=f"{path}: ") as caught:
         list(batch_reader(opened(tmp_path), 100).epoch())
     assert "\n" not in str(caught.value)
+
+
+def test_patterns_of_parquet_files_are_an_error(tmp_path):
+    """NVIDIA's releases between the first and the current one named Parquet files by --train_data_pattern."""
+    write_files(tmp_path)
+    with pytest.raises(DatasetError, match=r"part_0.parquet: is Parquet, expected TFRecords; describe such files in a feature_spec.yaml"):
+        pattern_spec({"train": [f"{tmp_path}/train/*.parquet"]})
 
 
 def test_split_without_rows_is_an_error(tmp_path):
