@@ -37,7 +37,8 @@ def read_spec(config: DataConfig, features: FeatureConfig, widths_open: bool) ->
         DatasetError: `--dataset_type tfrecord` finds no records.
     """
     spec = _stated(config)
-    return _overruled(with_usual_widths(spec) if widths_open and config.dataset_type == PARQUET else spec, features)
+    found = _overruled(with_usual_widths(spec) if widths_open and config.dataset_type == PARQUET else spec, features)
+    return found if found == spec else replace(found, as_stated=spec.categorical)
 
 
 def _stated(config: DataConfig) -> FeatureSpec:

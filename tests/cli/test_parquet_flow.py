@@ -165,12 +165,12 @@ def evaluations(result, key):
 
 @pytest.mark.parametrize("flags", [(), ("--shuffle_window", "3", "--shuffle_batch_order", "--combiner", "mean")], ids=["in order", "shuffled, mean"])
 def test_parquet_files_train_to_the_bits_of_tf_raw(command, data, tmp_path, flags):
-    """The run on Parquet files stops after 9 of 16 steps and is resumed; then it is evaluated."""
+    """The run on Parquet files stops after 9 of 16 steps and is resumed, without its widths and combiner; then it is evaluated."""
     raw = command("--dataset_path", data / "raw", *FLAGS, *flags, "--model_dir", tmp_path / "raw")
-    given = ("--dataset_path", data / "parquet", *FLAGS, *flags, "--embedding_sizes_file", data / "widths.json", "--model_dir", tmp_path / "parquet")
-    first = command(*given, "--max_steps", "9")
+    given = ("--dataset_path", data / "parquet", *FLAGS, *flags, "--model_dir", tmp_path / "parquet")
+    first = command(*given, "--embedding_sizes_file", data / "widths.json", "--max_steps", "9")
     assert first.code == 0 and first.err == ""
-    resumed = command(*given, "--use_checkpoint")
+    resumed = command("--dataset_path", data / "parquet", *FLAGS, *flags[:3], "--model_dir", tmp_path / "parquet", "--use_checkpoint")
     for key in ("auc", "validation_loss", "samples", "map_at_12", "groups"):
         assert resumed.final[key] == raw.final[key], key
     assert_same_bits(tmp_path / "raw/checkpoint", tmp_path / "parquet/checkpoint")
@@ -187,6 +187,16 @@ def test_parquet_files_train_to_the_bits_of_tf_raw(command, data, tmp_path, flag
     )
     evaluated = command(*given)
     assert evaluated.final["auc"] == raw.final["auc"] and evaluated.err == ""
+
+
+@pytest.mark.parametrize("kind", ["raw", "parquet"])
+def test_run_with_overruled_features_is_resumed_with_and_without_the_flags(command, data, tmp_path, kind):
+    """The widths are NVIDIA's or those of the specification at first; then those of the checkpoint."""
+    given = ("--dataset_path", data / kind, *FLAGS, "--model_dir", tmp_path / "m")
+    assert command(*given, "--max_steps", "3").code == 0
+    assert command(*given, "--max_steps", "5", "--use_checkpoint", "--combiner", "sum").code == 0
+    resumed = command(*given, "--use_checkpoint")
+    assert resumed.code == 0 and resumed.final["steps"] == 16, resumed.err
 
 
 def test_deep_part_pools_by_the_combiner_and_the_wide_part_sums(command, data, tmp_path):
