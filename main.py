@@ -5,4 +5,6 @@ import sys
 import wide_and_deep
 from utils.commands import run_command
 
-sys.exit(run_command(wide_and_deep.main, "main.py"))
+NAME = "main.py"
+
+sys.exit(run_command(lambda: wide_and_deep.main(NAME), NAME))

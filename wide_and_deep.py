@@ -26,9 +26,9 @@ from utils.dialects.wide_and_deep import flags_help
 NAME = "wide_and_deep.py"
 
 
-def main() -> None:
-    """Execute the command line."""
-    dlrm.do(sys.argv[1:], NAME, __doc__ + flags_help(), *PROGRAMS[NAME])
+def main(name: str = NAME) -> None:
+    """Execute the command line; `name` is the program's name in messages."""
+    dlrm.do(sys.argv[1:], name, __doc__ + flags_help(), *PROGRAMS[name])
 
 
 if __name__ == "__main__":

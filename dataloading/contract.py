@@ -19,6 +19,7 @@ CSV = "csv"  # chunk type, read by `csv_files.source`
 SPLIT = "split"  # dataset type of NVIDIA's DLRM for PyTorch, read by `split_dataset`
 TFRECORDS = "split_tfrecords"  # dataset type, read by `tfrecord.source`
 TFRECORD = "tfrecord"  # dataset type and chunk type, read by `tfrecord.split`
+PARQUET = "parquet"  # dataset type and chunk type, read by `parquet.split`
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,10 @@ def _to_transcribe(spec: FeatureSpec) -> str | None:
         found = named and f"source_spec is empty and {named} exists"
     else:
         found = next((f"source_spec.{split}: type is {CSV}, expected {SPLIT_BINARY}" for split, chunk in chunks if chunk.type == CSV), None)
-    if records := next((split for split, chunk in chunks if chunk.type == TFRECORD), None):
-        return f"source_spec.{records}: type is {TFRECORD}, expected {SPLIT_BINARY}; --dataset_type {TFRECORD} reads such records as they are"
+    if other := next(((split, chunk.type) for split, chunk in chunks if chunk.type in (TFRECORD, PARQUET)), None):
+        split, kind = other
+        what = "records" if kind == TFRECORD else "files"
+        return f"source_spec.{split}: type is {kind}, expected {SPLIT_BINARY}; --dataset_type {kind} reads such {what} as they are"
     command = f"python -m dataloading.transcribe --src_dataset_type {kind} --src_dataset_path {folder} --dst_dataset_path NEW_FOLDER"
     return found and f"{found}; transcribe {what} to tf_raw first: {command}"
 

@@ -73,6 +73,7 @@ class FeatureSpec:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     path: Path | None = None
     group: str | None = None  # the feature that groups rows: rows with the same value belong together; None for no group
+    as_stated: tuple[Categorical, ...] | None = None  # `categorical` of the file, where options overrule it; fingerprints of the rows are of these
 
     @property
     def cardinalities(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ _SAMPLES, _SAMPLE_BYTES = 16, 4096  # samples of each file, evenly spaced, inclu
 def digest(spec: FeatureSpec, values: Iterable[Any], files: Iterable[Path] = ()) -> str:
     """Hash the features, the given values, and the sizes and samples of files; it takes milliseconds whatever the size of the files."""
     found = hashlib.blake2b(digest_size=16)
-    features = [_described(feature) for feature in spec.categorical]
+    features = [_described(feature) for feature in spec.as_stated or spec.categorical]
     described = features, spec.numerical, spec.label, tuple(values), *_other_columns(spec)
     found.update(repr(described).encode())
     for path in files:

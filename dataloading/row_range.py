@@ -45,6 +45,11 @@ class RowRange:
         self._split.close()
 
 
+def whole_split(split: Split) -> Split:
+    """Return the split that a range of rows is of; any other split is returned as it is."""
+    return whole_split(split._split) if isinstance(split, RowRange) else split
+
+
 def hold_out(split: Split, fraction: float) -> tuple[RowRange, RowRange]:
     """Divide a split into its first rows, for training, and its last rows, for validation: the given fraction of all.
 

@@ -1,14 +1,18 @@
 """Opening of the dataset that the options name, stored or synthetic."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from dataloading.batches import Split
-from dataloading.contract import SPLIT, TFRECORD, TFRECORDS
-from dataloading.feature_spec import SPLITS, FeatureSpec, generator_spec
+from dataloading.contract import PARQUET, SPLIT, TFRECORD, TFRECORDS
+from dataloading.feature_spec import SPLITS, FeatureSpec, FeatureSpecError, generator_spec
 from dataloading.features import DatasetError
+from dataloading.parquet.spec import parquet_spec, with_usual_widths
+from dataloading.parquet.split import ParquetSplit
 from dataloading.ranges import HASH
 from dataloading.row_range import first_rows, hold_out
+from dataloading.spec_parsing import check_tables
 from dataloading.split_dataset import SIZES, split_spec
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
@@ -16,16 +20,34 @@ from dataloading.tfrecord.batch_folders import batch_spec
 from dataloading.tfrecord.batch_split import BatchRecordSplit
 from dataloading.tfrecord.spec import pattern_spec, tfrecord_spec
 from dataloading.tfrecord.split import TfRecordSplit
+from utils.config.features import FeatureConfig
 from utils.config.options import DataConfig, TrainingConfig
 from utils.config.ranking import RankingConfig
 
 Warn = Callable[[str], None]
-_READERS = {TFRECORD: TfRecordSplit, TFRECORDS: BatchRecordSplit}
+_READERS = {TFRECORD: TfRecordSplit, TFRECORDS: BatchRecordSplit, PARQUET: ParquetSplit}
 SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 
 
-def read_spec(config: DataConfig) -> FeatureSpec:
-    """Load the feature specification of the data.
+def read_spec(config: DataConfig, features: FeatureConfig, widths_open: bool) -> FeatureSpec:
+    """Load the feature specification of the data, with the widths and the pooling that options give in place of its own.
+
+    Args:
+        config: options of the data.
+        features: options that overrule the specification.
+        widths_open: neither a flag nor a checkpoint sets the widths of the tables, so that Parquet files of NVIDIA's Outbrain data have NVIDIA's.
+
+    Raises:
+        FeatureSpecError: the specification cannot be read, or the options do not fit its features.
+        DatasetError: `--dataset_type tfrecord` finds no records.
+    """
+    spec = stated_spec(config)
+    found = _overruled(with_usual_widths(spec) if widths_open and config.dataset_type == PARQUET else spec, features)
+    return found if found == spec else replace(found, as_stated=spec.categorical)
+
+
+def stated_spec(config: DataConfig) -> FeatureSpec:
+    """Load the feature specification of the data as it stands.
 
     A folder without one that holds `model_size.json` is a dataset of NVIDIA's DLRM for PyTorch, of type `split`.
 
@@ -38,14 +60,32 @@ def read_spec(config: DataConfig) -> FeatureSpec:
     if config.patterns:
         return pattern_spec(config.patterns)
     folder = Path(config.dataset_path or ".")
-    path = folder / config.feature_spec
-    if config.dataset_type == TFRECORD:
-        return tfrecord_spec(folder, config.feature_spec)
+    path, readers = folder / config.feature_spec, {TFRECORD: tfrecord_spec, PARQUET: parquet_spec}
+    if config.dataset_type in readers:
+        return readers[config.dataset_type](folder, config.feature_spec)
     if config.dataset_type == TFRECORDS:
         return batch_spec(FeatureSpec.from_yaml(path))
     if config.dataset_type == SPLIT or (config.dataset_type == "tf_raw" and not path.exists() and (folder / SIZES).is_file()):
         return split_spec(folder)
     return FeatureSpec.from_yaml(path)
+
+
+def _overruled(spec: FeatureSpec, features: FeatureConfig) -> FeatureSpec:
+    """Return the specification with the widths and the pooling that options give in place of its own."""
+    categorical, file = spec.categorical, features.embedding_sizes_file
+    try:
+        widths = features.widths()
+    except ValueError as error:
+        raise FeatureSpecError(str(error)) from None
+    if widths is not None:
+        if missing := [feature.name for feature in categorical if feature.name not in widths]:
+            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            raise FeatureSpecError(f"--embedding_sizes_file {file}: no width for feature {missing[0]}{more} of {spec.path or 'the data'}; add it")
+        categorical = tuple(replace(feature, embedding_dim=widths[feature.name]) for feature in categorical)
+        check_tables(categorical, f"--embedding_sizes_file {file}: ")
+    if features.combiner is not None:
+        categorical = tuple(replace(feature, pooling=features.combiner) if feature.hotness > 1 else feature for feature in categorical)
+    return replace(spec, categorical=categorical)
 
 
 def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, warn: Warn, labels: bool = True) -> Split:
@@ -99,6 +139,8 @@ def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int, warn:
         raise DatasetError(f"{spec.path}: has a valid split, so --valid_fraction {config.valid_fraction} cannot hold out another; drop the flag")
     splits = {name: open_split(config, spec, name, seed, warn) for name in names}
     if config.valid_fraction:
+        if isinstance(splits["train"], ParquetSplit):
+            splits["train"].check_grouped(f"--valid_fraction {config.valid_fraction}")
         splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_fraction)
     if config.dataset_subset is not None:
         splits["train"] = first_rows(splits["train"], config.dataset_subset)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dataloading.features import MEAN, POOLINGS, SPLITS, SUM, Categorical, Chunk, FeatureSpecError
+from utils.config.features import MULTI_HOT, ONE_HOT
 from utils.config.per_feature import MAX_HOTNESS
 
 GROUP = "group"
@@ -29,20 +30,20 @@ def parse_fields(content: Any, where: str) -> dict[str, Any]:
     Raises:
         FeatureSpecError: a required section is missing, the content contradicts itself, or a key is unknown.
     """
-    content = _mapping(content, f"{where}the file")
-    _refuse_unknown(content, _SECTIONS, f"{where}section")
+    content = mapping(content, f"{where}the file")
+    refuse_unknown(content, _SECTIONS, f"{where}section")
     for section in ("feature_spec", "channel_spec"):
         if section not in content:
             raise FeatureSpecError(f"{where}section {section} is missing")
-    entries = _mapping(content["feature_spec"], f"{where}feature_spec")
+    entries = mapping(content["feature_spec"], f"{where}feature_spec")
     channels = _channels(content["channel_spec"], where)
     names = tuple(name for channel in channels.values() for name in channel)
     _check_listed(names, entries, where)
     dtypes = {}
     for name in names:
         place = f"{where}feature_spec.{name}"
-        entry = _mapping(entries[name], place)
-        _refuse_unknown(entry, _OF_CATEGORICAL if name in channels["categorical"] else ("dtype",), f"{place}: key")
+        entry = mapping(entries[name], place)
+        refuse_unknown(entry, _OF_CATEGORICAL if name in channels["categorical"] else ("dtype",), f"{place}: key")
         dtypes[name] = _dtype(entry.get("dtype"), place)
     categorical = tuple(_categorical(name, entries[name], dtypes[name], f"{where}feature_spec.{name}: ") for name in channels["categorical"])
     check_tables(categorical, where)
@@ -52,7 +53,7 @@ def parse_fields(content: Any, where: str) -> dict[str, Any]:
         "label": channels["label"][0],
         "dtypes": dtypes,
         "sources": _sources(content.get("source_spec"), channels["label"][0], where),
-        "metadata": _mapping(content.get("metadata") or {}, f"{where}metadata"),
+        "metadata": mapping(content.get("metadata") or {}, f"{where}metadata"),
         "group": next(iter(channels[GROUP]), None),
     }
 
@@ -90,8 +91,13 @@ def check_tables(categorical: Iterable[Categorical], where: str = "") -> None:
 
 def _channels(value: Any, where: str) -> dict[str, tuple[str, ...]]:
     """Return the features of each channel; the group channel is empty if there is none."""
-    channels = _mapping(value, f"{where}channel_spec")
-    _refuse_unknown(channels, (*_CHANNELS, GROUP), f"{where}channel_spec: channel")
+    channels = mapping(value, f"{where}channel_spec")
+    if ONE_HOT in channels or MULTI_HOT in channels:
+        raise FeatureSpecError(
+            f"{where}has the channels of NVIDIA's Wide & Deep, whose rows are Parquet files; --dataset_type parquet reads them, and "
+            "python -m dataloading.transcribe --src_dataset_type parquet turns them into tf_raw"
+        )
+    refuse_unknown(channels, (*_CHANNELS, GROUP), f"{where}channel_spec: channel")
     for channel in _CHANNELS:
         if channel not in channels:
             raise FeatureSpecError(f"{where}channel_spec lacks the channel {channel}")
@@ -123,35 +129,37 @@ def _check_listed(names: tuple[str, ...], entries: Mapping[str, Any], where: str
         raise FeatureSpecError(f"{where}feature {name!r}{more} is in feature_spec but in no channel; remove it or list it in channel_spec")
 
 
-def _refuse_unknown(content: Mapping, known: Iterable[str], what: str) -> None:
+def refuse_unknown(content: Mapping, known: Iterable[str], what: str) -> None:
     """Raise FeatureSpecError for an unknown key, which would otherwise be ignored silently."""
     unknown = [key for key in content if key not in known]
     if unknown:
         raise FeatureSpecError(f"{what} {str(unknown[0])[:60]!r} is not known, expected one of {', '.join(known)}; remove it")
 
 
-def _mapping(value: Any, where: str) -> dict:
+def mapping(value: Any, where: str) -> dict:
+    """Return a value that must be a mapping; `where` begins the message. Raises FeatureSpecError."""
     if not isinstance(value, dict):
-        raise FeatureSpecError(f"{where}: expected a mapping of names to values, found {_kind(value)}")
+        raise FeatureSpecError(f"{where}: expected a mapping of names to values, found {kind_of(value)}")
     return value
 
 
 def _names(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise FeatureSpecError(f"{where}: expected a list of names, found {_kind(value)}")
+        raise FeatureSpecError(f"{where}: expected a list of names, found {kind_of(value)}")
     for name in value:
         if "\n" in name or "\r" in name:
             raise FeatureSpecError(f"{where}: {name[:60]!r} contains a line break, expected names of one line")
     return tuple(value)
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """Return a value's type and text, for messages."""
     return "nothing" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
 
 
 def _dtype(value: Any, where: str) -> str:
     if not isinstance(value, str) or value not in np.sctypeDict:
-        raise FeatureSpecError(f"{where}: dtype: expected the name of a NumPy type, found {_kind(value)}")
+        raise FeatureSpecError(f"{where}: dtype: expected the name of a NumPy type, found {kind_of(value)}")
     return np.dtype(value).name
 
 
@@ -159,21 +167,21 @@ def _categorical(name: str, entries: dict, dtype: str, where: str) -> Categorica
     def number(key: str, default: Any, kinds: type | tuple[type, ...], least: float) -> Any:
         value = entries.get(key, default)
         if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < float("inf"):
-            raise FeatureSpecError(f"{where}{key}: expected a number of at least {least}, found {_kind(value)}")
+            raise FeatureSpecError(f"{where}{key}: expected a number of at least {least}, found {kind_of(value)}")
         return value
 
     alpha = entries.get("alpha")
     if alpha is not None:
         alpha = number("alpha", None, (int, float), 0)
         if alpha > 100:  # steeper than any real data; and (V + 1)^(1 - alpha) leaves the range of float64
-            raise FeatureSpecError(f"{where}alpha: expected a number from 0 to 100, found {_kind(alpha)}")
+            raise FeatureSpecError(f"{where}alpha: expected a number from 0 to 100, found {kind_of(alpha)}")
         alpha = float(alpha)
     hotness = number("hotness", 1, int, 1)
     if hotness > MAX_HOTNESS:
-        raise FeatureSpecError(f"{where}hotness: expected a number from 1 to {MAX_HOTNESS}, found {_kind(hotness)}")
+        raise FeatureSpecError(f"{where}hotness: expected a number from 1 to {MAX_HOTNESS}, found {kind_of(hotness)}")
     pooling = entries.get("pooling", SUM)
     if pooling not in POOLINGS:
-        raise FeatureSpecError(f"{where}pooling: expected {' or '.join(POOLINGS)}, found {_kind(pooling)}")
+        raise FeatureSpecError(f"{where}pooling: expected {' or '.join(POOLINGS)}, found {kind_of(pooling)}")
     if pooling == MEAN and hotness == 1:
         raise FeatureSpecError(f"{where}pooling: {MEAN} has no effect with one id per sample; remove it, or set hotness")
     dim = number("embedding_dim", None, int, 1) if entries.get("embedding_dim") is not None else None
@@ -185,7 +193,7 @@ def _table(value: Any, where: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value or "\n" in value or "\r" in value:
-        raise FeatureSpecError(f"{where}table: expected a name of one line, found {_kind(value)}")
+        raise FeatureSpecError(f"{where}table: expected a name of one line, found {kind_of(value)}")
     return value
 
 
@@ -193,18 +201,18 @@ def _sources(value: Any, label: str, where: str) -> dict[str, tuple[Chunk, ...]]
     if value is None:
         return None
     sources = {}
-    for split, chunks in _mapping(value, f"{where}source_spec").items():
+    for split, chunks in mapping(value, f"{where}source_spec").items():
         place = f"{where}source_spec.{split}"
         if not isinstance(split, str) or not _FOLDER_NAME(split):
             raise FeatureSpecError(f"{where}source_spec: split {str(split)[:60]!r} is not known, expected one of {', '.join(SPLITS)}; remove it")
         if not isinstance(chunks, list):
-            raise FeatureSpecError(f"{place}: expected a list of chunks, found {_kind(chunks)}")
+            raise FeatureSpecError(f"{place}: expected a list of chunks, found {kind_of(chunks)}")
         parsed = []
         for i, chunk in enumerate(chunks):
-            chunk = _mapping(chunk, f"{place}[{i}]")
+            chunk = mapping(chunk, f"{place}[{i}]")
             if not isinstance(chunk.get("type"), str):
-                raise FeatureSpecError(f"{place}[{i}]: type: expected a name, found {_kind(chunk.get('type'))}")
-            _refuse_unknown(chunk, ("type", "features", "files"), f"{place}[{i}]: key")
+                raise FeatureSpecError(f"{place}[{i}]: type: expected a name, found {kind_of(chunk.get('type'))}")
+            refuse_unknown(chunk, ("type", "features", "files"), f"{place}[{i}]: key")
             features, files = (_names(chunk.get(key), f"{place}[{i}].{key}") for key in ("features", "files"))
             for file in files:
                 _check_file_name(file, f"{place}[{i}].files")

@@ -1,4 +1,4 @@
-"""Turn synthetic data, CSV files, NVIDIA's TFRecords or another tf_raw dataset into a tf_raw dataset, or into TFRecords.
+"""Turn synthetic data, CSV files, NVIDIA's TFRecords and Parquet files or another tf_raw dataset into a tf_raw dataset, or into TFRecords.
 
     # synthetic, from a specification that generate_feature_spec wrote
     python -m dataloading.transcribe --src_dataset_type synthetic --src_dataset_path . --dst_dataset_path /data/synthetic \\
@@ -16,6 +16,9 @@
     # the TFRecords of NVIDIA's Wide & Deep, which dlrm.py reads directly (--dataset_type tfrecord): to TFRecords, and back
     python -m dataloading.transcribe --src_dataset_path /data/outbrain --dst_dataset_path /data/tfrecords --dst_dataset_type tfrecord --num_files 40
     python -m dataloading.transcribe --src_dataset_type tfrecord --src_dataset_path /data/tfrecords --dst_dataset_path /data/outbrain_raw
+
+    # the Parquet files of NVIDIA's Wide & Deep (its current release), which dlrm.py reads directly, too (--dataset_type parquet)
+    python -m dataloading.transcribe --src_dataset_type parquet --src_dataset_path /outbrain/data --dst_dataset_path /data/outbrain_raw
 
     # the first rows of a tf_raw dataset
     python -m dataloading.transcribe --src_dataset_path /data/criteo --dst_dataset_path /data/criteo_small --max_batches_train 10
@@ -35,7 +38,7 @@ from tqdm import tqdm
 
 from dataloading.bayes import bayes_metrics
 from dataloading.blocks import RowBlock
-from dataloading.contract import SPLIT, TFRECORD, TFRECORDS, check_quick
+from dataloading.contract import PARQUET, SPLIT, TFRECORD, TFRECORDS, check_quick
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.features import NUMERICAL_DTYPE, NUMERICAL_DTYPES, DatasetError
 from dataloading.keys import KEYS, copy_keys, stored_keys
@@ -175,7 +178,7 @@ def splits_of(args: argparse.Namespace, source: Source) -> tuple[str, ...]:
 def refuse_own_files(args: argparse.Namespace, source: Source, splits: Sequence[str]) -> None:
     """Raise DatasetError if writing would replace files of the source."""
     destination = args.dst_dataset_path.resolve()
-    if args.src_dataset_type in (TF_RAW, SPLIT, TFRECORD) and args.src_dataset_path.resolve() == destination:
+    if args.src_dataset_type in (TF_RAW, SPLIT, TFRECORD, PARQUET) and args.src_dataset_path.resolve() == destination:
         raise DatasetError(f"{args.dst_dataset_path} is source and destination; choose another --dst_dataset_path")
     for path in (path.resolve() for split in splits for path in source.paths(split)):
         if any(path.is_relative_to(destination / written) for written in splits):

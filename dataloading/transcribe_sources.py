@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dataloading.batches import Split
 from dataloading.blocks import RowBlock, drawn_blocks, stored_blocks
-from dataloading.contract import SPLIT, TFRECORD, TFRECORDS, check_quick, split_files
+from dataloading.contract import PARQUET, SPLIT, TFRECORD, TFRECORDS, check_quick, split_files
 from dataloading.criteo_rows.facebook import facebook_rows
 from dataloading.criteo_rows.nvidia_binary import binary_rows
 from dataloading.criteo_rows.rows import CriteoRows
@@ -15,6 +15,10 @@ from dataloading.csv_files.source import check_csv_files, csv_paths, read_csv_sp
 from dataloading.csv_files.spec import read_csv_spec
 from dataloading.feature_spec import SPLITS, FeatureSpec
 from dataloading.keys import check_keys
+from dataloading.parquet.files import files_of
+from dataloading.parquet.notes import notes as parquet_notes
+from dataloading.parquet.spec import parquet_spec, with_usual_widths
+from dataloading.parquet.split import ParquetSplit
 from dataloading.split_dataset import split_spec
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
@@ -24,7 +28,7 @@ from dataloading.tfrecord.spec import split_records, tfrecord_spec, unread_featu
 from dataloading.tfrecord.split import TfRecordSplit
 
 TF_RAW, SYNTHETIC, CSV, BINARY, FACEBOOK = "tf_raw", "synthetic", "csv", "binary", "facebook"
-TYPES = (SYNTHETIC, TF_RAW, CSV, SPLIT, BINARY, FACEBOOK, TFRECORDS, TFRECORD)
+TYPES = (SYNTHETIC, TF_RAW, CSV, SPLIT, BINARY, FACEBOOK, TFRECORDS, TFRECORD, PARQUET)
 CRITEO_ROWS = (BINARY, FACEBOOK)  # types that name no features: their rows have Criteo's form
 
 Rows = tuple[Iterator[RowBlock], int | None]
@@ -97,6 +101,8 @@ def open_source(kind: str, folder: Path, spec_name: str, options: Options) -> So
         return _prebatched(FeatureSpec.from_yaml(folder / spec_name, flags))
     if kind == TFRECORD:
         return _tfrecord(tfrecord_spec(folder, spec_name))
+    if kind == PARQUET:
+        return _parquet(with_usual_widths(parquet_spec(folder, spec_name, flags)))
     return _tf_raw(split_spec(folder) if kind == SPLIT else FeatureSpec.from_yaml(folder / spec_name, flags))
 
 
@@ -143,6 +149,19 @@ def _tfrecord(spec: FeatureSpec) -> Source:
     unread, known = unread_features(spec), _splits_of(spec)
     lines = (f"features of the records that {spec.path} does not list are ignored: {', '.join(unread)}",) if unread else ()
     return Source(spec, known, known, _stored(spec, TfRecordSplit), lambda split: split_records(spec, split), notes=lambda: lines)
+
+
+def _parquet(spec: FeatureSpec) -> Source:
+    opened: dict[str, ParquetSplit] = {}
+
+    def check(splits: Sequence[str]) -> None:
+        opened.update({split: ParquetSplit(spec, split) for split in splits})
+
+    def notes() -> list[str]:
+        return [f"warning: {line}" for line in parquet_notes(spec, opened.values())]
+
+    known = _splits_of(spec)
+    return Source(spec, known, known, _stored(spec, ParquetSplit), lambda split: files_of(spec, split), check, notes)
 
 
 def _prebatched(given: FeatureSpec) -> Source:

@@ -3,8 +3,7 @@
 import math
 import time
 
-from model.architectures import architecture_of
-from run.formed_log import EvaluationLog, published
+from run.formed_log import EvaluationLog, form_of, published
 from run.prepare import Prepared
 from run.scoring import metrics_of
 from run.weights import model_of
@@ -15,8 +14,8 @@ from training.evaluator import Evaluator
 def evaluate(run: Prepared) -> None:
     """Score the test split; print and log its metrics."""
     model = model_of(run)
-    form = architecture_of(run.config.model).log
-    as_published = EvaluationLog(run.log, form, run.world) if form else None
+    form = form_of(run.config)
+    as_published = EvaluationLog(run.log, form, run.world) if form and not form.plain else None
     start = time.perf_counter()
     metrics = metrics_of(run, model, Evaluator(model, run.config.device.xla), "test", as_published and as_published.add)
     # The time spent on the extra log lines is no part of the throughput.
@@ -25,4 +24,6 @@ def evaluate(run: Prepared) -> None:
     figures["avg_inference_latency"] = seconds / math.ceil(metrics.samples / run.config.data.valid_batch_size)  # of a batch
     if as_published:
         as_published.end(metrics)
+    elif form:
+        run.log.log((run.checkpoint.manifest["position"]["step"],), published(form, metrics))
     run.log.log((), figures | ranking_figures(metrics) | (published(form, metrics) if form else {}))

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from model.architectures import architecture_of
 from model.sharded_model import ShardedModel
-from run.formed_log import published
+from run.formed_log import form_of, published
 from run.prepare import Prepared
 from run.restoring import restoring
 from run.scoring import metrics_of, shown
@@ -65,7 +64,7 @@ class FinalTest:
         best = self._best(last)
         of_last = {f"last_{name}": value for name, value in self._by_name(last).items() if name.removeprefix("valid_") not in COUNTS}
         self._tell(best, last)
-        form = architecture_of(run.config.model).log
+        form = form_of(run.config)
         return self._by_name(best) | {"tested_step": best.step} | of_last | (published(form, best.chosen) if form else {})
 
     def _test(self, split: str = TEST) -> Metrics | None:

@@ -8,17 +8,27 @@ from typing import Any
 
 import numpy as np
 
+from model.architectures import architecture_of
 from model.architectures.architecture import LogForm
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator, Scores
 from utils.config.config import Config
+from utils.config.options import PARQUET
 from utils.distributed import World
 from utils.errors import UserError
 from utils.logging import RunLog
 from utils.metrics.binary import Metrics, evaluate
+from utils.metrics.ranking import rank
+from utils.metrics.ranking_metric import RankingMetric
 from utils.metrics.running import RunningMetrics
 
 _OF_STEP = "batch_samplesps"
+
+
+def form_of(config: Config) -> LogForm | None:
+    """Return the form of a run's log; None where its model has none."""
+    form = architecture_of(config.model).log
+    return form.of_parquet if form and form.of_parquet and config.data.dataset_type == PARQUET else form
 
 
 def published(form: LogForm, metrics: Metrics) -> dict[str, float | None]:
@@ -28,21 +38,29 @@ def published(form: LogForm, metrics: Metrics) -> dict[str, float | None]:
     return {key: figures[figure] for key, figure in form.evaluation.items() if figure in figures}
 
 
-def batch_figures(form: LogForm, batch: TensorBatch, evaluator: Evaluator) -> dict[str, str | None]:
-    """Return a training batch's metrics under the keys of a form, as texts: exact, over all workers, without dropout.
+def batch_figures(form: LogForm, batch: TensorBatch, evaluator: Evaluator, ranked_by: Sequence[RankingMetric] = ()) -> dict[str, Any]:
+    """Return a training batch's metrics under the keys of a form, as it writes them: exact, over all workers, without dropout.
 
     Every worker calls this; only the first gets figures.
+
+    Args:
+        form: form with the keys.
+        batch: global batch, of which this worker has its part.
+        evaluator: evaluator of the model.
+        ranked_by: metrics by group that the run computes; without groups in the dataset there are none.
     """
+    wanted = [metric for metric in ranked_by if metric.key in form.batch.values()]
     scores = Scores(evaluator.world)
-    scores.add(evaluator.logits(batch), batch.host.labels, batch.host.num_samples)
+    scores.add(evaluator.logits(batch), batch.host.labels, batch.host.num_samples, batch.host.groups if wanted else None)
     if (merged := scores.merged()) is None:
         return {}
-    return _texts(form, evaluate(merged.logits, merged.labels))
+    by_group = rank(*merged, wanted).figures() if wanted else {}
+    return _written(form, {**vars(evaluate(merged.logits, merged.labels)), **by_group})
 
 
-def _texts(form: LogForm, metrics: Metrics | RunningMetrics) -> dict[str, str | None]:
-    values = {key: getattr(metrics, figure) for key, figure in form.batch.items()}
-    return {key: None if value is None else f"{value:.4f}" for key, value in values.items()}
+def _written(form: LogForm, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return figures under the keys of a form, as it writes them; figures that are missing are left out."""
+    return {key: form.written(figures[figure]) for key, figure in form.batch.items() if figure in figures}
 
 
 class EvaluationLog:
@@ -70,7 +88,7 @@ class EvaluationLog:
             start = time.perf_counter()
             if merged := self._scores.merged():
                 self._so_far.add(merged.logits, merged.labels)
-                self._log.log((self._batches,), _texts(self._form, self._so_far))
+                self._log.log((self._batches,), _written(self._form, self._so_far.figures()))
             self._scores = Scores(self._world)
             self.seconds += time.perf_counter() - start
 
@@ -82,16 +100,16 @@ class EvaluationLog:
 class FormedLog:
     """A wrapper of a log that adds the keys of a form.
 
-    It logs a step as (step, steps of the whole run), except for the speed of a single step, which is logged as (1, step). The last line repeats the
-    figures of the last evaluation.
+    It logs a step as (step, steps of the whole run); an evaluation as (step,) where the form is plain. The speed of a single step, and every line of
+    a run that only measures speed, has (1, step). The last line repeats the figures of the last evaluation.
 
     Args:
         log: log to write.
         form: form with the keys.
-        steps: steps of the whole run.
+        steps: steps of the whole run; None in a run that only measures speed.
     """
 
-    def __init__(self, log: RunLog, form: LogForm, steps: int):
+    def __init__(self, log: RunLog, form: LogForm, steps: int | None):
         self._log, self._form, self._steps = log, form, steps
         self._evaluated: dict[str, Any] = {}
         self.flush: Callable[[], None] = log.flush
@@ -99,8 +117,9 @@ class FormedLog:
 
     def log(self, step: str | int | Sequence[int], data: Mapping[str, Any]) -> None:
         """Log data, see `RunLog.log`."""
-        if isinstance(step, tuple) and len(step) == 2 and _OF_STEP not in data:
-            step = step[1], self._steps
+        if isinstance(step, tuple) and len(step) == 2:
+            evaluated = self._form.plain and not data.keys().isdisjoint(self._form.evaluation)
+            step = (step[1],) if evaluated else (1, step[1]) if self._steps is None or _OF_STEP in data else (step[1], self._steps)
         found = {**(self._evaluated if step == () else {}), **data}
         self._evaluated |= {name: value for name, value in data.items() if name in self._form.evaluation}
         found |= {name: found[known] for known, name in self._form.also.items() if known in found}

@@ -1,12 +1,15 @@
 """Opening of what a run of dlrm.py reads: the checkpoint to restore and the splits of the dataset, before anything is built."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dataloading.batches import Split
 from dataloading.contract import TFRECORD
 from dataloading.feature_spec import FeatureSpec
 from dataloading.keys import check_keys, stored_keys
+from dataloading.parquet.notes import notes
+from dataloading.parquet.split import ParquetSplit
+from dataloading.row_range import whole_split
 from dataloading.sources import check_evaluated, check_grouped, open_split, open_training_splits
 from dataloading.tfrecord.spec import unread_features
 from run import predictions
@@ -78,3 +81,10 @@ def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Spli
         check_keys(spec, split.name, split.num_samples)
     predictions.check_disk(predictions.check_path(config.run.predictions_path), split.num_samples, keys)
     return {split.name: split}
+
+
+def data_notes(config: Config, spec: FeatureSpec, splits: Iterable[Split]) -> list[str]:
+    """Return lines for the user about what is not read of Parquet files; none for other datasets."""
+    whole = {id(split): split for split in map(whole_split, splits)}
+    found = [split for split in whole.values() if isinstance(split, ParquetSplit)]
+    return notes(spec, found, config.run.mode in (TRAIN, EVAL) and config.ranking.ranking_metrics is None) if found else []

@@ -24,7 +24,7 @@ def show_plan(config: Config, program: str) -> None:
         console.warn(line)
     workers, batch_size = config.placement.plan_workers, config.data.batch_size
     check_shared("batch_size", batch_size, workers)
-    spec = read_spec(config.data)
+    spec = read_spec(config.data, config.features, "embedding_dim" not in config.given)
     host_memory = 0 if config.placement.cpu_offloading_threshold_gb is None else math.inf
     if overruled := overruled_widths(config.model, spec.categorical):
         console.warn(overruled)

@@ -21,9 +21,9 @@ from model.native import operations_key
 from run.announcement import announcement, too_large_batch
 from run.continuing import check_continues, training_invariants
 from run.devices import compute_dtype, configured, physical_gpus, set_precision
-from run.formed_log import FormedLog, write_args
+from run.formed_log import FormedLog, form_of, write_args
 from run.inherit import changes, inherit
-from run.opening import fallback_checkpoint, open_checkpoint, open_splits
+from run.opening import data_notes, fallback_checkpoint, open_checkpoint, open_splits
 from run.placing import place_tables, storage_of
 from run.profile_folder import check_profile
 from run.restoring import choice_note
@@ -161,8 +161,8 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         path, units = checked.config.run.log_path if world.first else "", _units(checked)
         log = RunLog(path, checked.config.flat(), append=checked.goes_on, warn=console.warn, units=units)
         opened.callback(log.close)
-        if form := architecture_of(checked.config.model).log:
-            log = FormedLog(log, form, checked.config.training.epochs * _batches(checked))
+        if form := form_of(checked.config):
+            log = FormedLog(log, form, _published_steps(checked))
         if checked.config.run.args_path and world.first:
             write_args(checked.config)
         samples = {name: split.num_samples for name, split in checked.splits.items()}
@@ -195,7 +195,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     for line in warnings(config, architecture_of(config.model).optimizers):
         warn(line)
     config = reading_stored(config)
-    spec = read_spec(config.data)
+    spec = read_spec(config.data, config.features, checkpoint is None and "embedding_dim" not in config.given)
     if overruled := overruled_widths(config.model, spec.categorical):
         warn(overruled)
     if checkpoint and (averaged := list_note(config, spec.categorical)):
@@ -213,6 +213,8 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     tables = growth.started(tables) if growth else tables
     config = share_batches(config, world.size)
     splits = open_splits(config, spec, warn)
+    for line in data_notes(config, spec, splits.values()) if world.first else ():
+        warn(line)
     goes_on = checkpoint is not None and _continues(config)
     if "train" in splits and not goes_on and (line := too_large_batch(config, world.size, splits["train"].num_samples)):
         warn(line)
@@ -230,8 +232,9 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
 
 
 def _units(run: Checked) -> dict[str, str | None]:
-    """Return the units of the group metrics that the run's evaluations log."""
-    return {name: "groups" if name in COUNTS else None for name in figure_names(run.ranked_by)}
+    """Return the units of the group metrics that the run's evaluations log, and of the keys of its model."""
+    form = form_of(run.config)
+    return dict(form.units if form else {}) | {name: "groups" if name in COUNTS else None for name in figure_names(run.ranked_by)}
 
 
 def _continues(config: Config) -> bool:
@@ -281,6 +284,12 @@ def _batches(run: Checked) -> int:
     if "train" not in run.splits:
         return 0
     return run.config.training.steps_per_epoch or math.ceil(run.splits["train"].num_samples / run.config.data.batch_size)
+
+
+def _published_steps(run: Checked) -> int | None:
+    """Return the steps of all epochs; None in a run that only measures speed."""
+    options = run.config.training
+    return None if run.config.run.log_steps and not options.evals_per_epoch else options.epochs * _batches(run)
 
 
 def _claimed(run: Checked, files: Iterable[Path]) -> Lock | None:

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from dataloading.batches import Batch, BatchReader, prefetched
 from dataloading.vocabulary import RECORD
-from model.architectures import architecture_of
 from run.continuing import metadata
 from run.final_test import FinalTest, best_before
-from run.formed_log import batch_figures, published
+from run.formed_log import batch_figures, form_of, published
 from run.prepare import Prepared
 from run.scoring import metrics_of, reader_of
 from run.weights import go_on, model_of
@@ -69,7 +68,7 @@ def train(run: Prepared) -> Trained:
     trainer, evaluator = build_trainer(config, model, run.dtype, len(data)), Evaluator(model, config.device.xla)
     go_on(run, model, trainer)
     evaluation = saver = None
-    form = architecture_of(config.model).log
+    form = form_of(config)
     before = best_before(run)
     if split := run.chosen_by:
         figures_of = (lambda name, metrics: logged(name, metrics) | published(form, metrics)) if form else logged
@@ -84,7 +83,7 @@ def train(run: Prepared) -> Trained:
     options = {"evaluation": evaluation, "saver": saver, "position": run.position}
     training = Training(trainer, data, config, run.console, run.log, **options)
     if form:
-        training.single_steps.of_batch = lambda batch: batch_figures(form, batch, evaluator)
+        training.single_steps.of_batch = lambda batch: batch_figures(form, batch, evaluator, run.ranked_by)
     figures = dict(training.run())
     figures |= FinalTest(run, model, evaluator, training.evaluations, training.position, before).figures()
     figures["average_train_throughput"] = figures["throughput"]  # the name in NVIDIA's DLRM for PyTorch

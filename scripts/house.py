@@ -18,7 +18,14 @@ DOCUMENT = "docs/architecture.md"
 JOURNEYS = "--journeys"
 LONGEST, MAX_ROAD = {"a flag": 9, "a request": 8}, 38  # maximum files of these journeys; of any other journey
 ENTRY = ("dlrm", "dcnv2", "wide_and_deep", "main")
-_DATA = ("dataloading.criteo_rows", "dataloading.csv_files", "dataloading.tfrecord", "dataloading.synthetic", "dataloading.store")
+_DATA = (
+    "dataloading.criteo_rows",
+    "dataloading.csv_files",
+    "dataloading.tfrecord",
+    "dataloading.parquet",
+    "dataloading.synthetic",
+    "dataloading.store",
+)
 _BELOW_COMMANDS = {"preproc.spark", "preproc.shared", "preproc.reading"}
 # Small files that stay separate: each has its own subject, or is imported in places where its user must not be (before TensorFlow, by an executor's
 # task).

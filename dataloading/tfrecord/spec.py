@@ -9,6 +9,7 @@ RECORDS/feature_spec.yaml                         not in NVIDIA's layout: names 
 import glob
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,9 +58,20 @@ def pattern_spec(patterns: Mapping[str, Sequence[str]], spec: Path | None = None
         FeatureSpecError, DatasetError: the specification cannot be read, or a pattern matches nothing.
     """
     first = matching(next(iter(patterns.values())))[0]
+    _refuse_parquet(first)
     path = spec or first.parent.parent / "feature_spec.yaml"
     features = FeatureSpec.from_yaml(path) if spec or path.exists() else replace(outbrain_spec(), path=path)
     return with_files(features, patterns)
+
+
+def _refuse_parquet(path: Path) -> None:
+    """Raise DatasetError for a Parquet file, to which the patterns of NVIDIA's releases of November 2021 and May 2022 refer."""
+    with suppress(OSError), path.open("rb") as file:  # the reader reports a file that cannot be opened
+        if file.read(4) == b"PAR1":
+            raise DatasetError(
+                f"{path}: is Parquet, expected TFRecords; describe such files in a feature_spec.yaml as NVIDIA's current release does, and give its "
+                "folder by --dataset_path"
+            )
 
 
 def with_files(spec: FeatureSpec, patterns: Mapping[str, Sequence[str]]) -> FeatureSpec:

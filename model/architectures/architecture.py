@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -42,15 +42,27 @@ class LogForm:
 
     Attributes:
         evaluation: log key -> the name of an evaluation figure. Missing figures are left out.
-        batch: the same for a training batch and for the lines logged during an evaluation; values are strings with four decimals.
+        batch: the same for a training batch and, without metrics by group, for the lines logged during an evaluation; values are strings with four
+            decimals.
         also: known key -> its second name, for the last line of the log.
         every: batches between two log lines during an evaluation.
+        units: log key -> its unit, for keys that have a line of metadata.
+        plain: log numbers with four decimals in place of strings, no lines during an evaluation, and an evaluation's step alone, without the steps of
+            the run.
+        of_parquet: the form of runs on Parquet files, where it is another one.
     """
 
     evaluation: Mapping[str, str]
     batch: Mapping[str, str]
     also: Mapping[str, str]
     every: int
+    units: Mapping[str, str | None] = field(default_factory=dict)
+    plain: bool = False
+    of_parquet: "LogForm | None" = None
+
+    def written(self, value: float | None) -> float | str | None:
+        """Return a batch's figure as it is logged."""
+        return value if value is None else round(value, 4) if self.plain else f"{value:.4f}"
 
 
 @dataclass(frozen=True)

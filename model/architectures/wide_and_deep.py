@@ -16,14 +16,25 @@ if TYPE_CHECKING:
     from model.wide_and_deep import WideAndDeep
 
 DEEP = "deep"
-# The log keys of NVIDIA's Wide & Deep.
+_ALSO = MappingProxyType({"throughput": "train_throughput", "mean_inference_throughput": "validation_throughput"})
+_SPEED = "samples/s"
+# The log keys of NVIDIA's Wide & Deep: of its current release, whose data are Parquet files, and of its first one.
+_CURRENT_LOG = LogForm(
+    evaluation=MappingProxyType({"loss_val": "log_loss", "streaming_map_val": "map_at_12", "auc_roc": "auc"}),
+    batch=MappingProxyType({"loss": "log_loss"}),
+    also=_ALSO,
+    every=100,
+    units=MappingProxyType({"streaming_map_val": None, "train_throughput": _SPEED, "validation_throughput": _SPEED}),
+    plain=True,
+)
 _PUBLISHED_LOG = LogForm(
     evaluation=MappingProxyType(
         {"binary_accuracy_val": "binary_accuracy", "auc_val": "auc", "loss_val": "log_loss", "streaming_map_val": "map_at_12"}
     ),
-    batch=MappingProxyType({"binary_accuracy": "binary_accuracy", "auc": "auc", "loss": "log_loss"}),
-    also=MappingProxyType({"throughput": "train_throughput", "mean_inference_throughput": "validation_throughput"}),
+    batch=MappingProxyType({"binary_accuracy": "binary_accuracy", "auc": "auc", "loss": "log_loss", "streaming_map": "map_at_12"}),
+    also=_ALSO,
     every=100,
+    of_parquet=_CURRENT_LOG,
 )
 
 

@@ -8,7 +8,7 @@
     python -m preproc.table --engine spark --spark_master spark://HOST:7077 --train day_*.csv --test last.csv --label clicked --dst DATASET
 
 Columns hold numbers, ids, lists or times. Their types are inferred and written to columns.yaml in the dataset, which can be edited and passed back
-(--config). Nothing is learned from validation and test rows. Rows keep the order of the files. See docs/preprocessing.md.
+(--config). Nothing is learned from validation and test rows. Rows keep the order of the files. See docs/tables.md.
 """
 
 import argparse

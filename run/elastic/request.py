@@ -23,6 +23,7 @@ from utils.flag_names import spoken
 
 PASSED_ON = ("--mpi-args", "--ssh-port", "--ssh-identity-file", "--start-timeout", "--network-interfaces")  # passed on to horovodrun
 
+_SAVING = "--checkpoint_every_steps, --checkpoint_every_minutes or --checkpoint_every_epoch"
 _NAMES = f"{', '.join([*PROGRAMS][:-1])} or {[*PROGRAMS][-1]}"
 EPILOG = """\
 ./scripts/elastic --min-np 1 --max-np 4 --host-discovery-script ./hosts.sh --mpi-args=--oversubscribe -- \\
@@ -70,7 +71,7 @@ class Request:
             _check_workers(least, maximum, batch, None if options["hosts"] is None else sum(hosts.values()))
         training = config.training
         if not (training.checkpoint_every_steps or training.checkpoint_every_minutes or training.checkpoint_every_epoch):
-            say("warning: without --checkpoint_every_steps or --checkpoint_every_minutes a lost worker costs the whole run")
+            say(f"warning: without {_SAVING}, a lost worker costs the whole run")
         ssh = ssh_flags(options["ssh_port"], options["ssh_identity_file"])
         launcher = [f"{name}={options[_key(name)]}" for name in PASSED_ON if options[_key(name)] is not None]
         limits = options["reset_limit"], options["timeout"]

@@ -5,9 +5,10 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import yaml
 
 from dataloading.feature_spec import generator_spec
@@ -17,6 +18,7 @@ from dataloading.tf_raw import TfRawWriter
 ROOT = Path(__file__).parents[2]
 CARDINALITIES = (50, 300, 7)  # stored as int8, int16, int8
 ROWS = {"train": 4000, "test": 900}
+GROUPED_ROWS = {"train": 2048, "valid": 700, "test": 900}
 SMALL = ("--embedding_dim", "8", "--bottom_mlp_dims", "16,8", "--top_mlp_dims", "16,1")
 TRAIN = ("--cpu", *SMALL, "--batch_size", "256", "--valid_batch_size", "512", "--optimizer", "adam", "--learning_rate", "0.01", "--warmup_steps", "0")
 
@@ -68,6 +70,20 @@ def write_dataset(folder, cardinalities=CARDINALITIES, rows=ROWS):
         for split, count in rows.items():
             numerical, ids, labels, _ = SyntheticSplit(spec, split, count, seed=1).read_rows(0, count)
             writer.append(split, numerical, ids, labels)
+        writer.publish({})
+    return folder
+
+
+def write_grouped(folder, splits=("train", "valid", "test"), dtype="int64"):
+    """Write a dataset with about a hundred groups, whose rows are spread over a split; return its folder."""
+    spec = generator_spec(CARDINALITIES, 3, 1.2)
+    spec = replace(spec, group="display", dtypes=dict(spec.dtypes) | {"display": dtype})
+    with TfRawWriter(folder, spec, splits) as writer:
+        for split in splits:
+            count = GROUPED_ROWS[split]
+            numerical, ids, labels, _ = SyntheticSplit(spec, split, count, seed=1).read_rows(0, count)
+            groups = np.random.default_rng(len(split)).integers(-60, 60, count) * (np.iinfo(dtype).max // 60)
+            writer.append(split, numerical, ids, labels, groups)
         writer.publish({})
     return folder
 

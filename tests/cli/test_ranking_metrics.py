@@ -1,34 +1,14 @@
 """Tests of metrics by group in training and evaluation: in the console, the log and the checkpoint; and their errors."""
 
-from dataclasses import replace
-
-import numpy as np
 import polars
 import pytest
-from runs import TRAIN
+from runs import TRAIN, write_grouped
 
-from dataloading.feature_spec import generator_spec
-from dataloading.synthetic.split import SyntheticSplit
-from dataloading.tf_raw import TfRawWriter
 from utils.metrics.ranking import rank
 from utils.metrics.ranking_metric import parse
 
 ALL = "map@12,ndcg@3,mrr,recall@2,group_auc,gauc"
 FAST = (*TRAIN, "--batch_size", "512")
-ROWS = {"train": 2048, "valid": 700, "test": 900}
-
-
-def write_grouped(folder, splits=("train", "valid", "test"), dtype="int64"):
-    """Write a dataset with about a hundred groups, whose rows are spread over a split; return its folder."""
-    spec = generator_spec((50, 300, 7), 3, 1.2)
-    spec = replace(spec, group="display", dtypes=dict(spec.dtypes) | {"display": dtype})
-    with TfRawWriter(folder, spec, splits) as writer:
-        for split in splits:
-            numerical, ids, labels, _ = SyntheticSplit(spec, split, ROWS[split], seed=1).read_rows(0, ROWS[split])
-            groups = np.random.default_rng(len(split)).integers(-60, 60, ROWS[split]) * (np.iinfo(dtype).max // 60)
-            writer.append(split, numerical, ids, labels, groups)
-        writer.publish({})
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,7 @@ OF_A_START = {
     "dataset_type": None,
     "train_data_pattern": None,
     "eval_data_pattern": None,
+    "embedding_sizes_file": None,
     "embedding_zeros_initializer": "true",
     "max_steps": "2",
     "save_checkpoint_path": None,
@@ -100,7 +101,7 @@ OF_THE_POSITION = {
     "valid_fraction",  # the numbers of rows that follow from it are compared
     "dataset_subset",
 }
-OF_A_SCORE = {"out_of_range", "amp", "amp_dtype", "xla", "valid_batch_size"}
+OF_A_SCORE = {"out_of_range", "combiner", "amp", "amp_dtype", "xla", "valid_batch_size"}
 INSTEAD = [  # if the first flag is given, the second is not taken over from the checkpoint
     ("test_freq", "evals_per_epoch"),
     ("evals_per_epoch", "test_freq"),
@@ -210,7 +211,7 @@ def test_alternative_flag_replaces_the_inherited_one(given, instead, dataset, fi
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
-    [(("--mode", EVAL), OF_THE_MODEL | OF_A_SCORE), (("--resume", "weights"), OF_THE_MODEL | {"out_of_range"})],
+    [(("--mode", EVAL), OF_THE_MODEL | OF_A_SCORE), (("--resume", "weights"), OF_THE_MODEL | {"out_of_range", "combiner"})],
     ids=["eval", "weights"],
 )
 def test_eval_and_resume_weights_inherit_only_flags_of_the_model_and_scores(flags, expected, dataset, first, resumed):

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from runs import ROOT, Result, read_log, write_dataset
+from runs import ROOT, Result, read_log, write_dataset, write_grouped
 
 import dlrm
 import wide_and_deep
@@ -85,12 +85,14 @@ def test_model_dir_holds_the_checkpoint_in_every_mode():
         ("--benchmark --benchmark_warmup_steps 1000", "--benchmark_warmup_steps 1000: expected 0 or more, and less than --benchmark_steps 1000"),
         ("--dataset_path D --evaluate", "--evaluate needs a trained model: --use_checkpoint evaluates the one in --model_dir"),
         ("--benchmark_steps 7", "--benchmark_steps needs --benchmark"),
-        ("--benchmark --num_epochs 7", "--num_epochs and --benchmark exclude each other"),
+        ("--benchmark --num_epochs none", "--num_epochs none: expected a whole number of at least 1"),
+        ("--benchmark --num_epochs 0", "--num_epochs 0: expected a whole number of at least 1"),
+        ("--benchmark --num_epochs 3 --epochs 3", "--num_epochs and --epochs set the same option; drop one of them"),
         ("--model_dir M --save_checkpoint_path C", "--model_dir and --save_checkpoint_path set the same option"),
         ("--model_dir M --restore_checkpoint_path C --use_checkpoint", "--model_dir and --restore_checkpoint_path set the same option"),
         ("--model_dir M --restore_checkpoint_path C --evaluate", "--model_dir and --restore_checkpoint_path set the same option"),
         ("--results_dir R --log_path C", "--log_path and --results_dir or --log_filename set the same option"),
-        ("--num_epochs 2", "--deep_warmup_epochs 6: expected at most --num_epochs 2"),
+        ("--num_epochs 1", "--deep_warmup_epochs 6: expected at most --num_epochs 1, the default; give --deep_warmup_epochs, 0 to 1"),
         ("--epochs 2", "--deep_warmup_epochs 6: expected at most --epochs 2"),
         ("--global_batch_size 0", "--global_batch_size 0: expected"),
         ("--eval_batch_size -3", "--eval_batch_size -3: expected"),
@@ -113,6 +115,32 @@ def test_flags_without_effect_are_noted():
     assert lines == ["--use_checkpoint: there is no checkpoint in nothing/checkpoint; a new run starts"]
     lines = translated(["--transformed_metadata_path", "x"]).lines
     assert lines == ["--transformed_metadata_path has no effect: the features are read from the records"]
+
+
+def test_num_epochs_has_no_effect_with_benchmark():
+    for more in ((), ("--evaluate",)):
+        without, given = configured("--benchmark", *more), configured("--benchmark", "--num_epochs", "20", *more)
+        assert given.flat() == without.flat()
+        assert given.legacy == ("--num_epochs 20 has no effect with --benchmark, which takes --benchmark_steps steps",)
+
+
+def test_export_needs_no_dataset():
+    config = configured("--mode", "export", "--use_checkpoint", "--export_path", "R")
+    assert config.data.patterns == {} and config.data.dataset_path is None and not {"dataset_type", "train_data_pattern"} & config.given
+    named = configured("--mode", "export", "--use_checkpoint", "--export_path", "R", "--eval_data_pattern", "p*")
+    assert named.data.eval_data_pattern == ("p*",)
+
+
+@pytest.mark.parametrize("program", ["main.py", "wide_and_deep.py"])
+def test_messages_begin_with_the_programs_name(program, tmp_path):
+    """Errors, warnings and the usage of a program name the file that was run."""
+    folders = ("--model_dir", tmp_path / "m", "--results_dir", tmp_path / "r")
+    for flags in (("--num_epochs", "0"), ("--nothing", "1"), ("--dataset_path", tmp_path / "d", "--use_checkpoint", *folders)):
+        command = [sys.executable, ROOT / program, *map(str, flags)]
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert result.returncode == 1 and all(line.startswith(f"{program}: ") for line in result.stderr.splitlines()), result.stderr
+    result = subprocess.run([sys.executable, ROOT / program, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert result.stdout.startswith(f"usage: {program} ")
 
 
 def test_help_needs_no_tensorflow():
@@ -253,6 +281,34 @@ def test_log_has_the_metrics_of_the_reported_batch(command, dataset, tmp_path):
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
+def average_precision(scores, labels, groups):
+    """Compute MAP@12 group by group, as defined: the mean over the groups with a click."""
+    values = []
+    for group in np.unique(groups):
+        order = np.argsort(-scores[groups == group], kind="stable")
+        clicked = labels[groups == group][order]
+        hits = [clicked[: rank + 1].sum() / (rank + 1) for rank in range(min(12, len(clicked))) if clicked[rank]]
+        values += [sum(hits) / min(12, clicked.sum())] if clicked.any() else []
+    return np.mean(values)
+
+
+def test_log_has_map_of_the_reported_batch(command, tmp_path):
+    data = write_grouped(tmp_path / "d", ("train", "test"))
+    flags = ("--dataset_path", data, *SMALL, "--affinity", "disabled", "--num_epochs", "1", "--deep_warmup_epochs", "0.5")
+    assert command(*flags, "--model_dir", tmp_path / "m", "--max_steps", "1").code == 0
+    result = command(*flags, "--model_dir", tmp_path / "a", "--max_steps", "2", "--print_freq", "1")
+    lines = [line["data"] for line in result.log if "mean_loss" in line.get("data", {})]
+    split = TfRawSplit(FeatureSpec.from_yaml(data / "feature_spec.yaml"), "train")
+    samples = dict(zip(split.spec.numerical, split.read_numerical(256, 512).T, strict=True))
+    samples |= {feature.name: split.read_ids(i, 256, 512) for i, feature in enumerate(split.spec.categorical)}
+    labels, groups = np.asarray(split.read_labels(256, 512)).astype(int), np.asarray(split.read_group(256, 512))
+    split.close()
+    scores = dlrm.load(tmp_path / "m/checkpoint").score(samples)
+    assert len(lines) == 2 and float(lines[1]["streaming_map"]) == pytest.approx(average_precision(scores, labels, groups), abs=6e-5)
+    without = command(*flags, "--model_dir", tmp_path / "b", "--max_steps", "2", "--print_freq", "1", "--ranking_metrics", "none")
+    assert not any("streaming_map" in line.get("data", {}) for line in without.log) and without.code == 0
+
+
 def speeds(result):
     """Return the log's lines of single steps."""
     return [line for line in result.log if line.get("data", {}).get("batch_samplesps", 0) > 0]
@@ -264,6 +320,9 @@ def test_benchmarks(command, dataset, tmp_path):
     assert trained.final["train_throughput"] > 0 and trained.final["steps"] == 20 and not (tmp_path / "m").exists()
     assert [line["step"] for line in speeds(trained)] == [[1, step] for step in range(5, 21)]
     assert not any("binary_accuracy" in line.get("data", {}) for line in trained.log)
+    repeated = command(*flags, "--num_epochs", "20", "--print_freq", "10", "--model_dir", tmp_path / "m")
+    assert repeated.final["steps"] == 20 and repeated.err.count("--num_epochs 20 has no effect with --benchmark") == 1
+    assert [line["step"] for line in repeated.log if "step_time_ms" in line.get("data", {})] == [[1, 10], [1, 20]]
     measured = command(*flags, "--evaluate")
     assert [line["step"] for line in speeds(measured)] == [[1, step] for step in range(5, 21)]
     assert measured.final["validation_throughput"] > 0 and measured.final["inference_batches"] == 16

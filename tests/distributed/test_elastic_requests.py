@@ -193,8 +193,11 @@ def test_every_entry_program_is_known():
 
 def test_run_without_checkpoints_gives_a_warning(capsys):
     request("--hosts", "a:1", command=("python", "dlrm.py", *SAVE))
-    assert "a lost worker costs the whole run" in capsys.readouterr().err
+    named = "--checkpoint_every_steps, --checkpoint_every_minutes or --checkpoint_every_epoch"
+    assert capsys.readouterr().err == f"elastic: warning: without {named}, a lost worker costs the whole run\n"
     request("--hosts", "a:1", command=("python", "dlrm.py", *SAVE, "--checkpoint_every_minutes", "5"))
+    assert capsys.readouterr().err == ""
+    request("--hosts", "a:1", command=("python", "dlrm.py", *SAVE, "--checkpoint_every_epoch"))
     assert capsys.readouterr().err == ""
     request("--hosts", "a:1", command=("python", "main.py", "--model_dir", "C"))  # saves after every epoch
     assert capsys.readouterr().err == ""

@@ -35,7 +35,7 @@ PLACES = ("SPLIT", "BINARY", "FACEBOOK", "KAGGLE", "CSV", "DATASET", "RECORDS", 
 
 @dataclass(frozen=True)
 class Case:
-    """How a command is run, and what must come out of it.
+    """The flags that a command is run with, and what must come out of it.
 
     Attributes:
         given: the function that writes what a placeholder of the command stands for; others are new paths.

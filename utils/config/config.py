@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from utils.config.device import DeviceConfig
+from utils.config.features import FeatureConfig
 from utils.config.learning import OptimizerConfig, RegularisationConfig
 from utils.config.option import options_of
 from utils.config.options import TRAIN, DataConfig, ModelConfig, RunConfig, TrainingConfig
@@ -22,6 +23,7 @@ class Config:
 
     run: RunConfig
     data: DataConfig
+    features: FeatureConfig
     model: ModelConfig
     optimizer: OptimizerConfig
     regularisation: RegularisationConfig
@@ -43,9 +45,12 @@ class Config:
                 f"{options.need_evaluations[0]} needs evaluations, and --evals_per_epoch 0 turns them off; drop one of them, or add --test_freq"
             )
 
+        if self.features.embedding_sizes_file is not None and "embedding_dim" in self.given:
+            raise ValueError("--embedding_sizes_file and --embedding_dim set the same option; drop one of them")
         warmup = self.optimizer.deep_warmup_epochs
         if self.run.mode == TRAIN and warmup is not None and warmup > options.epochs:
-            raise ValueError(f"--deep_warmup_epochs {warmup:g}: expected at most --epochs {options.epochs}")
+            default = "" if "deep_warmup_epochs" in self.given else f", the default; give --deep_warmup_epochs, 0 to {options.epochs}"
+            raise ValueError(f"--deep_warmup_epochs {warmup:g}: expected at most --epochs {options.epochs}{default}")
 
     def flat(self) -> dict[str, Any]:
         """Return the values of all options, by their flags' names."""

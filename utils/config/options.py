@@ -21,7 +21,7 @@ _WIDTH = Bounds("at least 1", 1, _MAX_SIZE)
 _SIZE = Bounds(f"at least 1 and at most {_MAX_SIZE}", 1, _MAX_SIZE)
 _MAX_THRESHOLDS = 2**24  # float32 cannot represent more evenly spaced thresholds between 0 and 1
 _LOG_PATH = "dlrm_tf_log.json"
-TFRECORD, SPLIT_TFRECORDS = "tfrecord", "split_tfrecords"
+TFRECORD, PARQUET, SPLIT_TFRECORDS = "tfrecord", "parquet", "split_tfrecords"
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class DataConfig:
     """Data."""
 
     dataset_path: str | None = option(None, "folder of the dataset", pytorch=("dataset",))
-    feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder")
+    feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder", wide_and_deep=("fspec_file",))
     dataset_type: str = option(
         "tf_raw",
         "tf_raw; pre-batched TFRecords, as NVIDIA's Wide & Deep has them (tfrecord) or its DLRM (split_tfrecords, with a folder for each feature); "
-        "split: files as tf_raw with model_size.json instead of a specification (NVIDIA's DLRM for PyTorch); synthetic: data drawn on the fly",
-        choices=("tf_raw", TFRECORD, SPLIT_TFRECORDS, "split", "synthetic"),
+        "parquet: NVIDIA's Wide & Deep; split: files as tf_raw with model_size.json (NVIDIA's DLRM for PyTorch); synthetic: drawn rows",
+        choices=("tf_raw", TFRECORD, PARQUET, SPLIT_TFRECORDS, "split", "synthetic"),
     )
     train_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to train on, in place of --dataset_path")
     eval_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to evaluate on, in place of --dataset_path")
@@ -294,6 +294,7 @@ class TrainingConfig:
     auc_thresholds: int | None = option(
         None,
         "approximate the AUC with this many thresholds, 2 or more; the default is the exact AUC",
+        wide_and_deep=("num_auc_thresholds",),
         resume=INHERIT,
         bounds=Bounds(f"at least 2 and at most {_MAX_THRESHOLDS}", 2, _MAX_THRESHOLDS),
     )

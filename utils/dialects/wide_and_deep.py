@@ -1,21 +1,32 @@
 """The flags of NVIDIA's Wide & Deep for TensorFlow 2, translated into this application's flags."""
 
 import argparse
+import itertools
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from utils.config.config import OPTIONS
+from utils.config.features import MULTI_HOT, ONE_HOT
 from utils.config.flags import Parser
-from utils.config.options import EVAL, EXPORT, PLAN, TRAIN, WIDE_AND_DEEP
+from utils.config.options import EVAL, EXPORT, PARQUET, PLAN, TFRECORD, TRAIN, WIDE_AND_DEEP
 from utils.errors import UserError
 from utils.flag_names import Translated
 
 TRAIN_PATTERN, EVAL_PATTERN = "/outbrain/tfrecords/train/part*", "/outbrain/tfrecords/eval/part*"
+DATASET_PATH, SPEC, WIDTHS = "/outbrain/data", "feature_spec.yaml", "data/outbrain/embedding_sizes.json"  # of the current release
 _MODEL_DIR, _RESULTS_DIR, _LOG = "/outbrain/checkpoints", "/results", "log.json"
 _BENCHMARK_STEPS, _BENCHMARK_WARMUP = 1000, 500
 _FOREVER = 2**31 - 1  # epochs, or seconds
+_AFFINITIES = {  # names of the current release -> the names here, which are those of the first release
+    "all": "socket",
+    "unique_interleaved": "socket_unique_interleaved",
+    "unique_contiguous": "socket_unique_continuous",
+}
+# Flags that only the current release has: with one of them, the data is not the TFRecords of the first release.
+_CURRENT = ("fspec_file", "embedding_sizes_file", "combiner", "num_auc_thresholds", "disable_map_calculation")
 # Defaults of this application's flags in wide_and_deep.py: the values of NVIDIA's Wide & Deep.
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
@@ -59,6 +70,10 @@ _SWITCH: Mapping[str, Any] = {"action": "store_true"}
 _WORDS: Mapping[str, Any] = {"nargs": "+"}
 _COUNT: Mapping[str, Any] = {"type": int}
 FLAGS = {
+    "fspec_file": Flag("name of the feature specification in --dataset_path", SPEC),
+    "num_auc_thresholds": Flag("thresholds of an approximate AUC; NVIDIA's default is 8000, here the AUC is exact unless this is given"),
+    "disable_map_calculation": Flag("compute no MAP, like --ranking_metrics none", False, reads=_SWITCH),
+    "affinity": Flag(f"as --affinity below; also the names of the current release: {', '.join(_AFFINITIES)}", "unique_interleaved"),
     "train_data_pattern": Flag("TFRecords to train on", TRAIN_PATTERN, reads=_WORDS),
     "eval_data_pattern": Flag("TFRecords to evaluate on", EVAL_PATTERN, reads=_WORDS),
     "transformed_metadata_path": Flag("no effect: the features are read from the records", "/outbrain/tfrecords"),
@@ -86,7 +101,7 @@ def flags_help() -> str:
     lines = []
     for name, flag in FLAGS.items():
         here = RENAMED.get(name)
-        value = DEFAULTS[here] if here else flag.default
+        value = DEFAULTS.get(here, flag.default)
         default = f" (default: {value})" if value not in (None, False) else ""
         lines.append(f"  --{name:<27} {flag.help}{default}{f'; --{here} here' if here else ''}")
     return "NVIDIA's flags:\n" + "\n".join(lines)
@@ -106,11 +121,13 @@ def translated(arguments: Sequence[str]) -> Translated:
     found, rest = parser.parse_known_args(list(arguments))
     given, others = vars(found), {word.lstrip("-").partition("=")[0] for word in rest if word.startswith("-")}
     words, notes = _renamed(given, others)
-    words += _data(given, others)
     benchmark, evaluate = given.get("benchmark", False), given.get("evaluate", False) or given.get("evaluation", False)
     words += _measured(given, evaluate) if benchmark else _not_measured(given)
     words += _implied(others, "mode", EVAL) if evaluate and not benchmark else []
-    mode = _mode([*words, *rest])
+    mode = _value([*words, *rest], "mode") or TRAIN
+    if given.get("disable_map_calculation") and mode in (TRAIN, EVAL):
+        words += _implied(others, "ranking_metrics", "none")
+    words = _data(given, others, rest, mode) + words
     words += _checkpoints(given, others, mode, benchmark)
     folder, goes_on = _folder(given), given.get("use_checkpoint", False)
     if goes_on and mode == PLAN:
@@ -138,6 +155,7 @@ def _names(given: Mapping[str, Any], others: set[str], mode: str) -> dict[str, s
         names |= {} if benchmark else {"save_checkpoint_path": "model_dir"}
     names |= {"resume auto": "use_checkpoint"} if "resume" not in others else {}
     names |= {"top_mlp_dims": "deep_hidden_units"} if "deep_hidden_units" in given else {}
+    names |= {"ranking_metrics none": "disable_map_calculation"} if "disable_map_calculation" in given else {}
     names |= {"mode eval": evaluation} if evaluation and not benchmark else {}
     if benchmark:
         names |= {"max_steps": "benchmark_steps", "inference_benchmark_steps": "benchmark_steps"}
@@ -150,27 +168,73 @@ def _renamed(given: Mapping[str, Any], others: set[str]) -> tuple[list[str], lis
         if here := RENAMED.get(name):
             if here in others:
                 raise UserError(f"--{name} and --{here} set the same option; drop one of them")
+            if name == "num_epochs" and given.get("benchmark"):
+                if not value.isdigit() or not int(value):
+                    raise UserError(f"--num_epochs {value}: expected a whole number of at least 1")
+                notes.append(f"--num_epochs {value} has no effect with --benchmark, which takes --benchmark_steps steps")
+                continue
             words += [f"--{here}", value]
     if "deep_hidden_units" in given:
         units = [unit for word in given["deep_hidden_units"] for unit in word.split()]
         if not units or not all(unit.isdigit() and int(unit) for unit in units):
             raise UserError(f"--deep_hidden_units {' '.join(units)}: expected positive layer widths separated by blanks")
         words += _implied(others, "top_mlp_dims", ",".join([*units, "1"]))
+    if "affinity" in given:
+        words += ["--affinity", _AFFINITIES.get(given["affinity"], given["affinity"])]
     if "transformed_metadata_path" in given:
         notes.append("--transformed_metadata_path has no effect: the features are read from the records")
     return words, notes
 
 
-def _data(given: Mapping[str, Any], others: set[str]) -> list[str]:
-    """Return the flags of the data: TFRecords by their patterns, where neither a dataset nor its type is named."""
+def _data(given: Mapping[str, Any], others: set[str], rest: Sequence[str], mode: str) -> list[str]:
+    """Return the flags of the data: where neither a dataset nor its type is named, that of the release whose flags are given; none for an export."""
     words = []
     patterns = {"train_data_pattern", "eval_data_pattern"} & set(given)
     if patterns and "dataset_path" in others:
-        raise UserError(f"--{min(patterns)} and --dataset_path exclude each other: TFRecords, or a tf_raw dataset; drop one of them")
-    if patterns or not {"dataset_path", "dataset_type", "feature_spec", "config"} & others:
+        raise UserError(f"--{min(patterns)} and --dataset_path exclude each other: TFRecords, or a dataset of another type; drop one of them")
+    current = [name for name in _CURRENT if name in given or name in others]
+    if patterns and (files := [name for name in ("fspec_file", "embedding_sizes_file") if name in current]):
+        raise UserError(f"--{min(patterns)} and --{files[0]} exclude each other: TFRecords, or Parquet files in --dataset_path; drop one of them")
+    unnamed = mode != EXPORT and not {"dataset_path", "dataset_type", "feature_spec", "config"} & others
+    if not patterns and unnamed and (current or (_is_file(Path(DATASET_PATH, SPEC)) and not Path(TRAIN_PATTERN).parent.exists())):
+        words += ["--dataset_path", DATASET_PATH, "--dataset_type", PARQUET]
+    elif patterns or unnamed:
         for name, usual in (("train_data_pattern", TRAIN_PATTERN), ("eval_data_pattern", EVAL_PATTERN)):
             words += [f"--{name}", ",".join(given.get(name, [usual]))]
-        words += [] if "dataset_type" in others else ["--dataset_type", "tfrecord"]
+        words += [] if "dataset_type" in others else ["--dataset_type", TFRECORD]
+    elif "dataset_type" not in others and (folder := _value(rest, "dataset_path")):
+        name = given.get("fspec_file") or _value(rest, "feature_spec") or SPEC
+        words += ["--dataset_type", PARQUET] if _lists_parquet(Path(folder, name)) else []
+    reads_parquet = _value([*words, *rest], "dataset_type") == PARQUET
+    if reads_parquet and not {"embedding_sizes_file", "embedding_dim", "config"} & others and _is_file(Path(WIDTHS)):
+        words += ["--embedding_sizes_file", WIDTHS]
+    return words + _epoch(given, others)
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # unlike Path.is_file, returns False for a name that is too long
+
+
+def _lists_parquet(path: Path) -> bool:
+    """Return whether a file is a feature specification of the current release; the reader of the dataset reports a file that cannot be read."""
+    from utils.yaml_file import load_yaml  # imported only where a dataset is given
+
+    try:
+        content = load_yaml(path) if _is_file(path) else None
+    except UserError:
+        return False
+    content = content if isinstance(content, dict) else {}
+    channels, sources = content.get("channel_spec"), content.get("source_spec")
+    if isinstance(channels, dict) and {ONE_HOT, MULTI_HOT} & set(channels):
+        return True
+    splits = sources.values() if isinstance(sources, dict) else ()
+    chunks = [chunk for split in splits if isinstance(split, list) for chunk in split]
+    return bool(chunks) and all(isinstance(chunk, dict) and chunk.get("type") == PARQUET for chunk in chunks)
+
+
+def _epoch(given: Mapping[str, Any], others: set[str]) -> list[str]:
+    """Return the flags of the length of an epoch."""
+    words: list[str] = []
     if "training_set_size" in given:
         size, batch = given["training_set_size"], _number(given.get("global_batch_size"), DEFAULTS["batch_size"])
         if "batch_size" in others:
@@ -196,8 +260,6 @@ def _measured(given: Mapping[str, Any], evaluate: bool) -> list[str]:
         seconds = ["--inference_seconds", str(_FOREVER)]
         limits = ["--benchmark_warmup_steps", str(warmup), "--inference_benchmark_steps", str(max(steps - warmup, 1)), *seconds]
         return ["--mode", "inference", *limits, "--log_steps"]
-    if "num_epochs" in given:
-        raise UserError("--num_epochs and --benchmark exclude each other: a benchmark takes --benchmark_steps steps; drop one of them")
     limits = ["--max_steps", str(steps), "--epochs", str(_FOREVER), "--benchmark_warmup_steps", str(warmup)]
     return [*limits, "--evals_per_epoch", "0", "--log_steps"]
 
@@ -208,12 +270,12 @@ def _not_measured(given: Mapping[str, Any]) -> list[str]:
     return ["--benchmark_warmup_steps", str(given["benchmark_warmup_steps"])] if "benchmark_warmup_steps" in given else []
 
 
-def _mode(words: Sequence[str]) -> str:
-    """Return the mode that a command line of this application asks for; the last `--mode` counts."""
-    found = TRAIN
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+def _value(words: Sequence[str], flag: str) -> str | None:
+    """Return the value of a flag on a command line of this application; the last one counts. None where it is not given."""
+    found = None
+    for word, following in itertools.pairwise([*words, ""]):
         name, _, value = word.partition("=")
-        found = (value or following) if name == "--mode" else found
+        found = (value or following) if name == f"--{flag}" else found
     return found
 
 

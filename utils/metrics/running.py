@@ -25,6 +25,10 @@ class RunningMetrics:
         self._loss += log_loss(logits, positive) * len(logits) if len(logits) else 0.0
         self._right += int(((logits > 0) == positive).sum())
 
+    def figures(self) -> dict[str, float | None]:
+        """Return the metrics by their names in `binary.Metrics`."""
+        return {"log_loss": self.log_loss, "auc": self.auc, "binary_accuracy": self.binary_accuracy}
+
     @property
     def samples(self) -> int:
         """The number of samples added."""

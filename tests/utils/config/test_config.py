@@ -8,6 +8,7 @@ import pytest
 
 from utils.config.config import GROUPS, Config
 from utils.config.device import DeviceConfig
+from utils.config.features import FeatureConfig
 from utils.config.flags import Parser, add_flags
 from utils.config.ineffective import warnings as warnings_of
 from utils.config.learning import OptimizerConfig, RegularisationConfig
@@ -164,6 +165,7 @@ def test_invalid_value_is_a_one_line_error(flags, message):
 BAD = {
     RunConfig: {"seed": -1},
     DataConfig: {"batch_size": 0},
+    FeatureConfig: {"combiner": "max"},
     ModelConfig: {"embedding_dim": 0},
     OptimizerConfig: {"beta1": 2.0},
     RegularisationConfig: {"dropout": 1.0},

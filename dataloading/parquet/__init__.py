@@ -1,0 +1,1 @@
+"""Datasets in Parquet files, in the form of NVIDIA's Wide & Deep (its current release)."""
