@@ -146,7 +146,7 @@ def without(installed):
     return sorted({module for name in pinned - given for module in names.get(name, [name.replace("-", "_")])} | {"horovod"})
 
 
-@pytest.mark.parametrize("dockerfile", ["Dockerfile-preproc", "Dockerfile.spark"])
+@pytest.mark.parametrize("dockerfile", ["Dockerfile-preproc", "Dockerfile_spark"])
 def test_images_have_the_packages_that_their_commands_import(dockerfile, tmp_path):
     places, installed = copied_folders(dockerfile)
     assert len(places) >= 4 and len(installed) >= 5
