@@ -41,6 +41,7 @@ launch() {
         echo "$name: no GPU was found: $workers worker$([ "$workers" = 1 ] || echo s) on the CPU (--cpu)" >&2
         flags=(--cpu "${flags[@]}") bind=(--bind-to none --oversubscribe)
     fi
+    [ "$gpus" = 0 ] || [ "$workers" -le "$gpus" ] || die "-g $workers: expected at most $gpus, the GPUs of this machine"
     if [ "$workers" != 1 ]; then
         command -v mpiexec >/dev/null || die "mpiexec was not found, which starts $workers workers; run scripts/install"
         start=(mpiexec --allow-run-as-root "${bind[@]}" -np "$workers")

@@ -73,6 +73,11 @@ def test_invalid_options_are_one_line_with_the_usage(said, script, options):
     assert ("[-b|--bs BATCH]" in result.stderr) == (script == "evaluating_benchmark.sh")
 
 
+def test_more_workers_than_gpus_are_an_error(said):
+    result = said("training_full.sh", "-g", "8", gpus=2)
+    assert result.returncode == 1 and result.stdout == "" and "-g 8: expected at most 2, the GPUs of this machine" in result.stderr
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_usage_on_request(said, script):
     result = said(script, "--help")
