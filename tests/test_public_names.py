@@ -52,7 +52,10 @@ FILES = (
     *("demo", "elastic", "faults", "install", "mutants", "serve", "serving_demo", "test", "two_hosts", "wide_and_deep_demo", "spark_gpu.conf"),
     *("evaluating_benchmark.sh", "keepalive.sh", "memscript.sh", "preproc.sh", "preproc_benchmark.sh", "training_benchmark.sh", "training_full.sh"),
 )
-SHELL = ("preproc/spark_submit.py", "preproc/prepare_dataset.sh", "preproc/run_spark.sh", "preproc/verify_criteo_downloaded.sh", "slurm_multinode.sh")
+SHELL = (
+    *("preproc/spark_submit.py", "preproc/prepare_dataset.sh", "preproc/run_spark.sh", "preproc/verify_criteo_downloaded.sh", "slurm_multinode.sh"),
+    *("preproc/run_spark_cpu.sh", "preproc/spark_data_utils.py"),
+)
 NAMES = (
     "dataloading.feature_spec.Categorical",
     "dataloading.feature_spec.FeatureSpec",
