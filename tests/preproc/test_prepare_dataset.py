@@ -33,7 +33,7 @@ def run(tmp_path):
 def test_script_for_the_cpu_makes_the_same_dataset(run, tmp_path):
     assert sample_log.main(["--dst", str(tmp_path / "in"), "--rows", "300", "101"]) == 0
     folders = tmp_path / "in", tmp_path / "out"
-    code, out, err = run("run_spark_cpu.sh", *folders, 3)
+    code, _, err = run("run_spark_cpu.sh", *folders, 3)
     assert code == 0 and (tmp_path / "out/feature_spec.yaml").is_file(), err
     complete = "out is complete (days 0 to 1, frequency limit 3, ordering total_random, dictionaries of all days)\n"
     assert run("run_spark.sh", "CPU", *folders, 3)[1].endswith(complete)
