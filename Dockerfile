@@ -21,13 +21,14 @@ WORKDIR /dlrm
 # Only the files that scripts/install reads, so that a change of the code does not build Horovod again. No GPU is visible while an image is built, so
 # DLRM_DEVICE names the device. The image also has a static NCCL, which must not be linked in place of TensorFlow's: hence SHARED. The install ends
 # with an exchange between two workers on the CPU; Horovod finds the driver's library in the image's compatibility package.
-COPY requirements.txt requirements-dev.txt requirements-optional.txt ./
+COPY requirements.txt requirements-dev.txt requirements-optional.txt requirements-serving.txt ./
 COPY scripts/install scripts/prove_install.py scripts/horovodrun.py scripts/
 COPY scripts/horovod_shim scripts/horovod_shim
 ENV DLRM_DEVICE=gpu HOROVOD_NCCL_LINK=SHARED PIP_NO_CACHE_DIR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 RUN LD_LIBRARY_PATH="/usr/local/cuda/compat${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" DLRM_CACHE_DIR=/tmp/dlrm-cache ./scripts/install \
     && rm -rf /tmp/dlrm-cache
-RUN .venv/bin/python -m pip install --no-deps -r requirements-optional.txt
+# The log writer of NVIDIA's, and what clients of a server and exports to ONNX need.
+RUN .venv/bin/python -m pip install --no-deps -r requirements-optional.txt -r requirements-serving.txt
 
 COPY . .
 # The operations are built for the processors that the image may run on, not for the one that builds it.

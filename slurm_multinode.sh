@@ -15,6 +15,14 @@
 #   WORKERS_PER_NODE   workers a node (default: its number of GPUs); required on nodes without GPUs, with EXTRA_FLAGS=--cpu
 #   DLRM_ROOT          the project's folder (default: the folder that the job was submitted from)
 #
+# With the variables of NVIDIA's script it runs that script's command under srun, and those above are for cmd to read:
+#
+#   cmd='numactl --interleave=all -- python -u dlrm.py --dataset_path /data/dlrm' srun_flags='--mpi=pmix' sbatch -n 32 -N 4 slurm_multinode.sh
+#
+#   cmd                shell command of each task; without a container it runs in the project's folder, with its .venv first on PATH
+#   srun_flags         further flags of srun, separated by blanks; they come after --mpi=none, so --mpi=pmix takes its place
+#   cont, mounts       image, and HOST:CONTAINER[,...], where srun has the plugin pyxis (--container-image); elsewhere there is no container
+#
 #SBATCH --job-name=dlrm
 #SBATCH --output=dlrm-%j.out
 #SBATCH --exclusive
@@ -25,8 +33,31 @@ die() { printf 'slurm_multinode: %s\n' "$*" >&2; exit 1; }
 
 [ -n "${SLURM_JOB_ID:-}" ] || die "SLURM_JOB_ID is not set; submit this script with sbatch"
 [ -n "${SLURM_JOB_NODELIST:-}" ] || die "SLURM_JOB_NODELIST is not set; submit this script with sbatch"
-[ -n "${DATASET_PATH:-}" ] || die "DATASET_PATH is not set; expected the folder of a dataset"
-[ -d "$DATASET_PATH" ] || die "DATASET_PATH $DATASET_PATH: no such folder on $(hostname)"
+
+# NVIDIA's variables
+given='' box=()
+for name in cmd cont mounts srun_flags; do [ -z "${!name:-}" ] || given+=${given:+, }$name; done
+if [ -n "$given" ]; then
+    [ -n "${cmd:-}" ] || die "cmd is not set, but $given; expected a command, as cmd='python -u dlrm.py ...', or DATASET_PATH without $given"
+    command -v srun >/dev/null || die "srun was not found on $(hostname)"
+    for name in DATASET_PATH CHECKPOINT_PATH MODE BATCH_SIZE LOG_PATH EXTRA_FLAGS WORKERS_PER_NODE; do
+        [ -z "${!name:-}" ] || [[ $cmd == *$name* ]] || echo "slurm_multinode: $name has no effect with cmd, which does not read it" >&2
+    done
+    known=$(srun --help 2>/dev/null || true)
+    if [[ $known == *--container-image* ]]; then
+        [ -n "${cont:-}" ] || [ -z "${mounts:-}" ] || die "mounts is set without cont; expected an image in cont, too"
+        [ -z "${cont:-}" ] || box=(--container-image="$cont")
+        [ -z "${mounts:-}" ] || box+=(--container-mounts="$mounts")
+    elif [ -n "${cont:-}${mounts:-}" ]; then
+        echo "slurm_multinode: srun knows no --container-image (pyxis), so${cont:+ cont $cont}${mounts:+ mounts $mounts} cannot be used: cmd runs without" \
+            "a container, with the project's .venv and the paths of the nodes" >&2
+    fi
+fi
+in_tasks() { # srun passes on this environment and this folder
+    read -ra words <<<"${srun_flags:-}"
+    exec srun --mpi=none "${words[@]}" --ntasks-per-node=1 "${box[@]}" /bin/bash -c "$cmd"
+}
+[ ${#box[@]} -eq 0 ] || in_tasks
 
 root=${DLRM_ROOT:-${SLURM_SUBMIT_DIR:-$PWD}} # Slurm runs a copy of this script, so the script's own folder is of no use
 [ -f "$root/dlrm.py" ] || die "$root holds no dlrm.py; submit from the project's folder or set DLRM_ROOT"
@@ -34,6 +65,10 @@ root=${DLRM_ROOT:-${SLURM_SUBMIT_DIR:-$PWD}} # Slurm runs a copy of this script,
 cd "$root"
 export PATH="$root/.venv/bin:$PATH"
 . scripts/keepalive.sh
+[ -z "${cmd:-}" ] || in_tasks
+
+[ -n "${DATASET_PATH:-}" ] || die "DATASET_PATH is not set; expected the folder of a dataset, or a command in cmd"
+[ -d "$DATASET_PATH" ] || die "DATASET_PATH $DATASET_PATH: no such folder on $(hostname)"
 for program in scontrol horovodrun numactl; do
     command -v "$program" >/dev/null || die "$program was not found on $(hostname)"
 done

@@ -1,10 +1,9 @@
 """Checks of the house rules that a tool can check: allowed imports, no import cycles, size limits, how docstrings open.
 
-    python scripts/house.py [--journeys] [ROOT]
-
 Each violation is printed on a line. CONTRIBUTING.md describes the rules.
 """
 
+import argparse
 import ast
 import re
 import sys
@@ -15,7 +14,6 @@ from pathlib import Path
 MAX_FILE, MAX_CLASS, MAX_PARAMETERS = 400, 150, 8  # lines, lines, parameters without self
 CRUMB = 60  # lines; a smaller file that only one other file uses may belong in that file
 DOCUMENT = "docs/architecture.md"
-JOURNEYS = "--journeys"
 LONGEST, MAX_ROAD = {"a flag": 9, "a request": 8}, 38  # maximum files of these journeys; of any other journey
 ENTRY = ("dlrm", "dcnv2", "wide_and_deep", "main")
 _DATA = (
@@ -299,12 +297,17 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 def main() -> int:
     """Print the violations, and return 1 if there are any."""
-    words = [word for word in sys.argv[1:] if word != JOURNEYS]
-    root = Path(words[0] if words else Path(__file__).resolve().parents[1])
+    parser = argparse.ArgumentParser(prog="house.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--journeys", action="store_true", help=f"print the files of each journey in {DOCUMENT}")
+    parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).resolve().parents[1], help="the project's folder (default: %(default)s)")
+    given = parser.parse_args()
+    root = given.root
+    if not sources(root):
+        sys.exit(f"house.py: error: {root}: {'holds none of the project' if root.is_dir() else 'no such folder'}; expected the project's folder")
     lines = list(violations(root))
     for title, road, faults in journeys(root):
         lines += faults
-        if JOURNEYS in sys.argv:
+        if given.journeys:
             print(f"{title}: {len(road)} files in {len({room_of(module_of(root / name, root)) for name in road})} rooms", *road, sep="\n  ")
     for line in crumbs(root):
         print(f"house: warning: {line}", file=sys.stderr)

@@ -58,7 +58,10 @@ FILES = (
     *("demo", "elastic", "faults", "install", "mutants", "serve", "serving_demo", "test", "two_hosts", "wide_and_deep_demo", "spark_gpu.conf"),
     *("evaluating_benchmark.sh", "keepalive.sh", "memscript.sh", "preproc.sh", "preproc_benchmark.sh", "training_benchmark.sh", "training_full.sh"),
 )
-SHELL = ("preproc/spark_submit.py", "preproc/prepare_dataset.sh", "preproc/run_spark.sh", "preproc/verify_criteo_downloaded.sh", "slurm_multinode.sh")
+SHELL = (
+    *("preproc/spark_submit.py", "preproc/prepare_dataset.sh", "preproc/run_spark.sh", "preproc/verify_criteo_downloaded.sh", "slurm_multinode.sh"),
+    *("preproc/run_spark_cpu.sh", "preproc/spark_data_utils.py"),
+)
 NAMES = (
     "dataloading.feature_spec.Categorical",
     "dataloading.feature_spec.FeatureSpec",
@@ -152,7 +155,7 @@ def without(installed):
     return sorted({module for name in pinned - given for module in names.get(name, [name.replace("-", "_")])} | {"horovod"})
 
 
-@pytest.mark.parametrize("dockerfile", ["Dockerfile-preproc", "Dockerfile.spark"])
+@pytest.mark.parametrize("dockerfile", ["Dockerfile-preproc", "Dockerfile_spark"])
 def test_images_have_the_packages_that_their_commands_import(dockerfile, tmp_path):
     places, installed = copied_folders(dockerfile)
     assert len(places) >= 4 and len(installed) >= 5

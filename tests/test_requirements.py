@@ -66,6 +66,16 @@ def test_dllogger_is_pinned_to_a_commit():
     assert re.fullmatch(r"@ git\+https://github\.com/NVIDIA/dllogger@[0-9a-f]{40}", pins("requirements-optional.txt")["dllogger"])
 
 
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile-train"])
+def test_images_install_the_log_writer_and_the_clients_of_a_server(name):
+    lines = (ROOT / name).read_text().splitlines()
+    for file in ("requirements-optional.txt", "requirements-serving.txt"):
+        copied, installed = (
+            next(i for i, line in enumerate(lines) if re.match(word, line) and file in line) for word in ("COPY", "RUN .*pip install")
+        )
+        assert copied < installed
+
+
 def test_versions_are_stated_once():
     """scripts/install, the Dockerfile and the program take versions from the requirements files."""
     for path in (ROOT / "scripts/install", ROOT / "Dockerfile", *(ROOT / "serving").glob("*.py")):

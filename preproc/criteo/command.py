@@ -58,12 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             at the destination then.
     """
     options = parse(argv, __doc__)
+    print(f"{options.target}: {run(options)}")
+    return 0
+
+
+def run(options: Options) -> str:
+    """Run the command with parsed options, see `main`; return the summary to print."""
     for paths in options.logs.values():
         for path in paths:
             _check_log(path, options.destination)
     progress = _progress(options)
-    print(f"{options.target}: {made(NAME, options.target, partial(make_dataset, options, progress), progress.run, options.overwrite)}")
-    return 0
+    return made(NAME, options.target, partial(make_dataset, options, progress), progress.run, options.overwrite)
 
 
 def make_dataset(options: Options, progress: Progress) -> str:
@@ -86,13 +91,15 @@ def make_dataset(options: Options, progress: Progress) -> str:
         cardinalities = _vocabularies(staging, options, known, folder, progress, spark)
         spec = generator_spec(cardinalities, options.form.num_numerical, alpha=0.0)
         within = dataset if options.target.staging is None else None  # write inside the staging folder, which is on the destination's disk
-        with TfRawWriter(options.destination, spec, options.splits, overwrite=options.overwrite, unlabelled=[NEW], within=within) as writer:
-            _write_columns(staging, writer, options, progress)
-            if spark:
-                spark.write_ids(folder, writer)
-            else:
-                _write_ids(staging, writer, options, folder, progress)
-            if options.ordering != INPUT:
+        splits = () if options.only_dictionaries else options.splits
+        with TfRawWriter(options.destination, spec, splits, overwrite=options.overwrite, unlabelled=[NEW], within=within) as writer:
+            if splits:
+                _write_columns(staging, writer, options, progress)
+                if spark:
+                    spark.write_ids(folder, writer)
+                else:
+                    _write_ids(staging, writer, options, folder, progress)
+            if splits and options.ordering != INPUT:
                 scratch = (staging.folder if within else writer.folder) / "shuffled"
                 _shuffle(writer, shuffled_parts(options.ordering, tallies["train"].file_rows), options.seed, scratch, progress)
             metadata = _metadata(tallies, options, transform, writer.spec, folder)

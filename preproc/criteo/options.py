@@ -60,6 +60,7 @@ class Options:
         block_bytes: text parsed at once, in bytes.
         resume: whether complete stages are recorded, and not repeated by the next run.
         spark: Spark configuration; None for Polars on this machine.
+        only_dictionaries: whether the dataset gets vocabularies and no rows.
     """
 
     logs: Mapping[str, list[Source]]
@@ -78,6 +79,7 @@ class Options:
     block_bytes: int
     resume: bool
     spark: SparkSettings | None
+    only_dictionaries: bool = False
 
     @property
     def destination(self) -> Path:

@@ -1,6 +1,7 @@
 """Tests of wide_and_deep.py: NVIDIA's flags mapped to this application's; training, evaluation, resuming and scoring by its commands."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -92,8 +93,9 @@ def test_model_dir_holds_the_checkpoint_in_every_mode():
         ("--model_dir M --restore_checkpoint_path C --use_checkpoint", "--model_dir and --restore_checkpoint_path set the same option"),
         ("--model_dir M --restore_checkpoint_path C --evaluate", "--model_dir and --restore_checkpoint_path set the same option"),
         ("--results_dir R --log_path C", "--log_path and --results_dir or --log_filename set the same option"),
-        ("--num_epochs 1", "--deep_warmup_epochs 6: expected at most --num_epochs 1, the default; give --deep_warmup_epochs, 0 to 1"),
-        ("--epochs 2", "--deep_warmup_epochs 6: expected at most --epochs 2"),
+        ("--num_epochs 1", "--deep_warmup_epochs 6 (the default): expected at most --num_epochs 1; give --deep_warmup_epochs, 0 to 1"),
+        ("--epochs 2", "--deep_warmup_epochs 6 (the default): expected at most --epochs 2; give --deep_warmup_epochs, 0 to 2"),
+        ("--num_epochs 2 --deep_warmup_epochs 3", "--deep_warmup_epochs 3: expected at most --num_epochs 2"),
         ("--global_batch_size 0", "--global_batch_size 0: expected"),
         ("--eval_batch_size -3", "--eval_batch_size -3: expected"),
         ("--deep_hidden_units 9999999999999", "--deep_hidden_units 9999999999999,1: expected"),
@@ -105,7 +107,7 @@ def test_model_dir_holds_the_checkpoint_in_every_mode():
     ],
 )
 def test_invalid_flags_are_a_one_line_error(given, message):
-    with pytest.raises(UserError, match=message.replace("(", r"\(")) as error:
+    with pytest.raises(UserError, match=re.escape(message)) as error:
         configured(*given.split(" ") if "16 no" not in given else ["--deep_hidden_units", "16 no"])
     assert "\n" not in str(error.value)
 

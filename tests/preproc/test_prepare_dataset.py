@@ -30,6 +30,18 @@ def run(tmp_path):
 
 
 @needs_spark
+def test_script_for_the_cpu_makes_the_same_dataset(run, tmp_path):
+    assert sample_log.main(["--dst", str(tmp_path / "in"), "--rows", "300", "101"]) == 0
+    folders = tmp_path / "in", tmp_path / "out"
+    code, _, err = run("run_spark_cpu.sh", *folders, 3)
+    assert code == 0 and (tmp_path / "out/feature_spec.yaml").is_file(), err
+    complete = "out is complete (days 0 to 1, frequency limit 3, ordering total_random, dictionaries of all days)\n"
+    assert run("run_spark.sh", "CPU", *folders, 3)[1].endswith(complete)
+    said = "run_spark.sh: error: TOTAL_CORES is 'many'; expected a whole number of at least 1\n"
+    assert run("run_spark_cpu.sh", *folders, TOTAL_CORES="many")[::2] == (1, said)
+
+
+@needs_spark
 def test_dataset_is_made_from_logs_only_once(run, tmp_path):
     assert sample_log.main(["--dst", str(tmp_path / "in"), "--rows", "600", "301"]) == 0
     code, out, err = run("prepare_dataset.sh", "CPU", 3)

@@ -1,9 +1,11 @@
 """Tests of scripts/install with stubs for all programs it calls: their arguments, and its failures."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,8 @@ case "$*" in
     ops/build) exit "${BUILD:-0}" ;;
     *"-m serving."*) exit "${CACHE_FILLED:-0}" ;;
     *requirements-serving.txt*) exit "${CLIENTS:-0}" ;;
+    *"import dllogger"*) exit "${DLLOGGER:-1}" ;;
+    *"dllogger @"*) exec sleep "${DLLOGGER_SECONDS:-0}" ;;
 esac
 """
 
@@ -32,7 +36,7 @@ class Install:
     def __init__(self, folder):
         self.folder, self.calls = folder / "clone", folder / "calls"
         files = ("scripts/install", "scripts/prove_install.py", "scripts/horovod_shim", "requirements.txt", "requirements-dev.txt", "ops/build")
-        for path in (*files, "requirements-spark.txt", "requirements-serving.txt", "serving/triton_install.py"):
+        for path in (*files, "requirements-spark.txt", "requirements-serving.txt", "requirements-optional.txt", "serving/triton_install.py"):
             copy = shutil.copytree if (ROOT / path).is_dir() else shutil.copy
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             copy(ROOT / path, self.folder / path)
@@ -219,3 +223,37 @@ def test_serving_packages_are_checked_again_after_other_packages_changed(install
     assert install.run().returncode == 0
     assert install.run("--serving").returncode == 0
     assert "requirements-serving.txt" in installed_for_serving(install)
+
+
+def fetched(install):
+    """Return the words of the calls of pip that fetch dllogger."""
+    return [line for line in install.calls.read_text().splitlines() if "dllogger @" in line]
+
+
+def test_log_writer_is_fetched_once_from_the_pinned_address(install):
+    result = install.run()
+    assert result.returncode == 0 and "dllogger" not in result.stderr
+    (line,) = fetched(install)
+    assert re.search(r"--no-deps dllogger @ git\+https://github\.com/NVIDIA/dllogger@[0-9a-f]{40}$", line)
+    assert install.run().returncode == 0 and not fetched(install)
+    (install.folder / "requirements-optional.txt").write_text("dllogger @ git+https://example.com/dllogger@1  # another\n")
+    assert install.run().returncode == 0 and len(fetched(install)) == 1
+
+
+def test_log_writer_that_cannot_be_had_is_one_line(install):
+    started = time.monotonic()
+    result = install.run(DLLOGGER_SECONDS="100")
+    assert time.monotonic() - started < 50 and result.returncode == 0 and install.done
+    (line,) = (line for line in result.stderr.splitlines() if "dllogger" in line)
+    assert line.startswith("install: dllogger could not be fetched within 10 seconds (git+https://github.com/NVIDIA/dllogger@")
+    again = install.run(DLLOGGER_SECONDS="100")  # one attempt for each environment
+    assert again.returncode == 0 and "dllogger" not in again.stderr and not fetched(install)
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"), [({"CI": "true"}, False), ({"PIP_NO_INDEX": "1"}, True), ({"DLLOGGER": "0"}, False)], ids=["CI", "offline", "there"]
+)
+def test_log_writer_is_not_looked_for(install, environment, said):
+    result = install.run(**environment)
+    assert result.returncode == 0 and not fetched(install)
+    assert result.stderr.count("dllogger is not fetched, because PIP_NO_INDEX is set") == said == ("dllogger" in result.stderr)

@@ -49,8 +49,10 @@ class Config:
             raise ValueError("--embedding_sizes_file and --embedding_dim set the same option; drop one of them")
         warmup = self.optimizer.deep_warmup_epochs
         if self.run.mode == TRAIN and warmup is not None and warmup > options.epochs:
-            default = "" if "deep_warmup_epochs" in self.given else f", the default; give --deep_warmup_epochs, 0 to {options.epochs}"
-            raise ValueError(f"--deep_warmup_epochs {warmup:g}: expected at most --epochs {options.epochs}{default}")
+            which, advice = f"--deep_warmup_epochs {warmup:g}", ""
+            if "deep_warmup_epochs" not in self.given:
+                which, advice = f"{which} (the default)", f"; give --deep_warmup_epochs, 0 to {options.epochs}"
+            raise ValueError(f"{which}: expected at most --epochs {options.epochs}{advice}")
 
     def flat(self) -> dict[str, Any]:
         """Return the values of all options, by their flags' names."""
