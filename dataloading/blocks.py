@@ -1,5 +1,6 @@
 """Blocks of rows of a split, read by threads and checked, for commands that write the rows to another dataset."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -76,3 +77,8 @@ def drawn_rows(split: SyntheticSplit) -> Callable[[int, int], RowBlock]:
         return RowBlock(*split.read_rows(start, stop), groups=None if split.spec.group is None else split.read_group(start, stop))
 
     return read
+
+
+def drawn_blocks(split: SyntheticSplit, batch_size: int) -> Iterator[RowBlock]:
+    """Yield all rows of synthetic data."""
+    return in_order(drawn_rows(split), split.num_samples, batch_size, workers=min(os.cpu_count() or 1, 8))

@@ -16,6 +16,7 @@ from dataloading.feature_spec import CATEGORICAL_DTYPES, LABEL_DTYPE, SPLIT_BINA
 from dataloading.features import VOCABULARY, DatasetError
 
 CSV = "csv"  # chunk type, read by `csv_files.source`
+SPLIT = "split"  # dataset type of NVIDIA's DLRM for PyTorch, read by `split_dataset`
 TFRECORDS = "split_tfrecords"  # dataset type, read by `tfrecord.source`
 TFRECORD = "tfrecord"  # dataset type and chunk type, read by `tfrecord.split`
 PARQUET = "parquet"  # dataset type and chunk type, read by `parquet.split`

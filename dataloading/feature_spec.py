@@ -28,7 +28,7 @@ from dataloading.features import (
     file_name,
     smallest_dtype,
 )
-from dataloading.spec_parsing import GROUP, parsed
+from dataloading.spec_parsing import GROUP, parse_fields
 from utils.urls import url_of, without_secrets
 from utils.yaml_file import YamlError, load_yaml
 
@@ -148,7 +148,7 @@ class FeatureSpec:
     @classmethod
     def from_dict(cls, content: Any, path: Path | None = None) -> "FeatureSpec":
         """Build a specification from the content of the YAML file. Raises FeatureSpecError; see `from_yaml`."""
-        return cls(**parsed(content, f"{path}: " if path else ""), path=path)
+        return cls(**parse_fields(content, f"{path}: " if path else ""), path=path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the YAML file."""

@@ -35,7 +35,7 @@ def check_ids(ids: np.ndarray, cardinality: int, feature: str, first_row: int, p
         return
     first = np.unravel_index(int(np.argmax(outside)), ids.shape)
     row = first_row + int(first[0])
-    place = placed(row, *map(int, first[1:]))
+    place = position(row, *map(int, first[1:]))
     raise DatasetError(f"{_beginning(path, row)}feature {feature}, {place}: id {int(ids[first])} is not in [0, {cardinality}){hint}")
 
 
@@ -44,7 +44,7 @@ def _beginning(path: Place, row: int) -> str:
     return f"{found}: " if found else ""
 
 
-def placed(row: int, place: int | None = None) -> str:
+def position(row: int, place: int | None = None) -> str:
     """Return the position of a value, for messages."""
     return f"row {row}" if place is None else f"row {row}, place {place} of its list"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from dataloading.feature_spec import Categorical
-from dataloading.ranges import NO_ID, placed
+from dataloading.ranges import NO_ID, position
 from dataloading.tf_raw import ColumnFile
 
 BLOCK_BYTES = 16 << 20
@@ -45,7 +45,7 @@ class _Bad:
         found = int(np.count_nonzero(bad if bad.ndim == 1 else bad.any(axis=1)))
         if found and not self.count:
             row, *place = (int(index) for index in np.unravel_index(int(np.argmax(bad)), bad.shape))
-            self.place, self.value = placed(first_row + row, *place), values[(row, *place)].item()
+            self.place, self.value = position(first_row + row, *place), values[(row, *place)].item()
         self.count += found
 
     def fault(self, path: Path, feature: str, what: str) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dataloading.batches import Split
-from dataloading.contract import PARQUET, TFRECORD
+from dataloading.contract import PARQUET, SPLIT, TFRECORD, TFRECORDS
 from dataloading.feature_spec import SPLITS, FeatureSpec, FeatureSpecError, generator_spec
 from dataloading.features import DatasetError
 from dataloading.parquet.spec import parquet_spec, with_usual_widths
@@ -13,19 +13,26 @@ from dataloading.parquet.split import ParquetSplit
 from dataloading.ranges import HASH
 from dataloading.row_range import first_rows, hold_out
 from dataloading.spec_parsing import check_tables
+from dataloading.split_dataset import SIZES, split_spec
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
+from dataloading.tfrecord.batch_folders import batch_spec
+from dataloading.tfrecord.batch_split import BatchRecordSplit
 from dataloading.tfrecord.spec import pattern_spec, tfrecord_spec
 from dataloading.tfrecord.split import TfRecordSplit
 from utils.config.features import FeatureConfig
 from utils.config.options import DataConfig, TrainingConfig
 from utils.config.ranking import RankingConfig
 
+Warn = Callable[[str], None]
+_READERS = {TFRECORD: TfRecordSplit, TFRECORDS: BatchRecordSplit, PARQUET: ParquetSplit}
 SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 
 
-def read_spec(config: DataConfig, features: FeatureConfig, widths_open: bool) -> FeatureSpec:
+def read_spec(config: DataConfig, features: FeatureConfig = FeatureConfig(), widths_open: bool = False) -> FeatureSpec:
     """Load the feature specification of the data, with the widths and the pooling that options give in place of its own.
+
+    A folder without one that holds `model_size.json` is a dataset of NVIDIA's DLRM for PyTorch, of type `split`.
 
     Args:
         config: options of the data.
@@ -33,8 +40,7 @@ def read_spec(config: DataConfig, features: FeatureConfig, widths_open: bool) ->
         widths_open: neither a flag nor a checkpoint sets the widths of the tables, so that Parquet files of NVIDIA's Outbrain data have NVIDIA's.
 
     Raises:
-        FeatureSpecError: the specification cannot be read, or the options do not fit its features.
-        DatasetError: `--dataset_type tfrecord` finds no records.
+        FeatureSpecError, DatasetError: the specification is missing or invalid, the files that it follows from are, or the options do not fit it.
     """
     spec = _stated(config)
     found = _overruled(with_usual_widths(spec) if widths_open and config.dataset_type == PARQUET else spec, features)
@@ -47,10 +53,17 @@ def _stated(config: DataConfig) -> FeatureSpec:
         return generator_spec(rows, num_numerical, SYNTHETIC_ALPHA, hotness=config.synthetic_dataset_hotness)
     if config.patterns:
         return pattern_spec(config.patterns)
-    folder, readers = Path(config.dataset_path or "."), {TFRECORD: tfrecord_spec, PARQUET: parquet_spec}
-    if config.dataset_type in readers:
-        return readers[config.dataset_type](folder, config.feature_spec)
-    return FeatureSpec.from_yaml(folder / config.feature_spec)
+    folder = Path(config.dataset_path or ".")
+    path = folder / config.feature_spec
+    if config.dataset_type == TFRECORD:
+        return tfrecord_spec(folder, config.feature_spec)
+    if config.dataset_type == PARQUET:
+        return parquet_spec(folder, config.feature_spec)
+    if config.dataset_type == TFRECORDS:
+        return batch_spec(FeatureSpec.from_yaml(path))
+    if config.dataset_type == SPLIT or (config.dataset_type == "tf_raw" and not path.exists() and (folder / SIZES).is_file()):
+        return split_spec(folder)
+    return FeatureSpec.from_yaml(path)
 
 
 def _overruled(spec: FeatureSpec, features: FeatureConfig) -> FeatureSpec:
@@ -71,7 +84,7 @@ def _overruled(spec: FeatureSpec, features: FeatureConfig) -> FeatureSpec:
     return replace(spec, categorical=categorical)
 
 
-def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, labels: bool = True) -> Split:
+def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, warn: Warn, labels: bool = True) -> Split:
     """Return a split. The files of a tf_raw split are checked (`contract.check_quick`) but not opened yet.
 
     Args:
@@ -79,13 +92,17 @@ def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, lab
         spec: the features.
         split: name of the split.
         seed: seed of synthetic data.
+        warn: called with a line about records that are not read, or not read at their best.
         labels: whether labels are needed.
 
     Raises:
         DatasetError: the files are damaged, or labels are needed and the split has none.
     """
     if config.dataset_type != "synthetic":
-        found = {TFRECORD: TfRecordSplit, PARQUET: ParquetSplit}.get(config.dataset_type, TfRawSplit)(spec, split)
+        found = _READERS.get(config.dataset_type, TfRawSplit)(spec, split)
+        if isinstance(found, BatchRecordSplit):
+            for line in found.notes(config.batch_size if split == "train" else config.valid_batch_size):
+                warn(line)
         if labels and not found.labelled:
             raise DatasetError(
                 f"{spec.path}: source_spec.{split} has no chunk of the label {spec.label}, so the split is for prediction only; use "
@@ -100,7 +117,7 @@ def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, lab
     return SyntheticSplit(spec, split, batches * batch_size, seed)
 
 
-def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int, warn: Callable[[str], None]) -> dict[str, Split]:
+def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int, warn: Warn) -> dict[str, Split]:
     """Open the splits of a training run: `train`, `test` if there is one, and `valid` if the dataset has one or `--valid_fraction` holds one out.
 
     A `test` or `valid` split without labels is skipped with a warning, because it cannot be evaluated.
@@ -116,7 +133,7 @@ def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int, warn:
         names.remove("valid")
     if config.valid_fraction and "valid" in names:
         raise DatasetError(f"{spec.path}: has a valid split, so --valid_fraction {config.valid_fraction} cannot hold out another; drop the flag")
-    splits = {name: open_split(config, spec, name, seed) for name in names}
+    splits = {name: open_split(config, spec, name, seed, warn) for name in names}
     if config.valid_fraction:
         if isinstance(splits["train"], ParquetSplit):
             splits["train"].check_grouped(f"--valid_fraction {config.valid_fraction}")
@@ -126,7 +143,7 @@ def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int, warn:
     return splits
 
 
-def _evaluates(spec: FeatureSpec, split: str, warn: Callable[[str], None]) -> bool:
+def _evaluates(spec: FeatureSpec, split: str, warn: Warn) -> bool:
     if split in spec.sources and not spec.labelled(split):
         warn(f"{spec.path}: the {split} split has no labels and is skipped; score it with --mode predict --split {split}")
     return split in spec.sources and spec.labelled(split)

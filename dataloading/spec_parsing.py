@@ -20,7 +20,7 @@ _CHANNELS = ("categorical", "numerical", "label")
 _OF_CATEGORICAL = ("cardinality", "hotness", "alpha", "dtype", "pooling", "table", "embedding_dim")
 
 
-def parsed(content: Any, where: str) -> dict[str, Any]:
+def parse_fields(content: Any, where: str) -> dict[str, Any]:
     """Return the fields of a `FeatureSpec` by name, except its path.
 
     Args:

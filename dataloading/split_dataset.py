@@ -3,15 +3,17 @@
 FOLDER/model_size.json                      {"_c14": 7912888, …}: the greatest id of each categorical feature, in their order
 FOLDER/{train,test,val}/label.bin           bool
 FOLDER/{train,test,val}/numerical.bin       float16 [samples, M]
-FOLDER/{train,test,val}/cat_0.bin …         the first of int8, int16, int32 that holds the number of rows
+FOLDER/{train,test,val}/cat_0.bin …         the first of int8, int16, int32 that holds the number of rows, or the greatest id: NVIDIA's scripts differ
 """
 
 import json
 from dataclasses import replace
 from pathlib import Path
 
-from dataloading.contract import check_quick
-from dataloading.feature_spec import Chunk, FeatureSpec, generator_spec
+import numpy as np
+
+from dataloading.contract import check_quick, split_files
+from dataloading.feature_spec import CATEGORICAL_DTYPES, Chunk, FeatureSpec, generator_spec
 from dataloading.features import DatasetError
 from utils.checkpoint.durable import write_text
 
@@ -31,9 +33,30 @@ def split_spec(folder: Path) -> FeatureSpec:
         raise DatasetError(f"{folder / 'train'}: no such folder; expected a dataset of NVIDIA's DLRM for PyTorch: {SIZES}, train, test")
     raw = generator_spec(rows, _num_numerical(folder / "train"), alpha=0.0).as_tf_raw(splits, metadata={"source": SIZES})
     sources = {split: tuple(_moved(chunk, split) for chunk in chunks) for split, chunks in raw.sources.items()}
-    spec = replace(raw, sources=sources, path=folder / "feature_spec.yaml")
+    spec = _with_stored_dtypes(replace(raw, sources=sources, path=folder / "feature_spec.yaml"))
     check_quick(spec, tuple(splits))
     return spec
+
+
+def _with_stored_dtypes(spec: FeatureSpec) -> FeatureSpec:
+    """Return the specification with the types that the sizes of the training files tell, where these types can hold the ids.
+
+    Of a greatest id of 126 or 32,766 NVIDIA's `split_dataset.py` writes a narrower type than its trainer reads.
+    """
+    files, dtypes, categorical = split_files(spec, "train"), dict(spec.dtypes), []
+    samples = _size(files.label)
+    for feature, path in zip(spec.categorical, files.categorical, strict=True):
+        width = _size(path) / samples
+        holding = (dtype for dtype in CATEGORICAL_DTYPES if feature.cardinality - 1 <= np.iinfo(dtype).max)
+        dtype = next((dtype for dtype in holding if np.dtype(dtype).itemsize == width), feature.dtype)
+        categorical.append(replace(feature, dtype=dtype))
+        dtypes[feature.name] = dtype
+    return replace(spec, categorical=tuple(categorical), dtypes=dtypes)
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file in bytes, 0 if it is missing, which a later check reports."""
+    return path.stat().st_size if path.is_file() else 0
 
 
 def write_split_spec(folder: Path, name: str, overwrite: bool) -> FeatureSpec:

@@ -38,7 +38,7 @@ from tqdm import tqdm
 
 from dataloading.bayes import bayes_metrics
 from dataloading.blocks import RowBlock
-from dataloading.contract import PARQUET, TFRECORD, TFRECORDS, check_quick
+from dataloading.contract import PARQUET, SPLIT, TFRECORD, TFRECORDS, check_quick
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.features import NUMERICAL_DTYPE, NUMERICAL_DTYPES, DatasetError
 from dataloading.keys import KEYS, copy_keys, stored_keys
@@ -47,7 +47,7 @@ from dataloading.synthetic.split import DEFAULT_SIGNAL
 from dataloading.tf_raw import TfRawWriter
 from dataloading.tfrecord.batch_writer import BatchRecordWriter
 from dataloading.tfrecord.writer import DEFAULT_FILES, TfRecordWriter, folder_of
-from dataloading.transcribe_sources import CRITEO_ROWS, CSV, FACEBOOK, SPLIT, SYNTHETIC, TF_RAW, TYPES, Options, Source, open_source
+from dataloading.transcribe_sources import CRITEO_ROWS, CSV, FACEBOOK, SYNTHETIC, TF_RAW, TYPES, Options, Source, open_source
 from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError
@@ -144,14 +144,20 @@ def check_arguments(args: argparse.Namespace, batches: dict[str, int]) -> None:
         raise UserError(f"--src_batch_size is {args.src_batch_size}, expected at least 1 row")
     if Path(args.dst_feature_spec).name != args.dst_feature_spec or args.dst_feature_spec in ("", ".", ".."):
         raise UserError(f"--dst_feature_spec is {args.dst_feature_spec!r}, expected a file name; it is written into --dst_dataset_path")
-    for split in ("train",) if args.train_only or args.splits == "train" else ("train", "test"):
+    for split in _limited(args):
         if batches[split] < 1 and batches[split] != -1:
             hint = "; --train_only writes no test split" if split == "test" else ""
             raise UserError(f"--max_batches_{split} is {batches[split]}, expected -1 (all) or at least 1{hint}")
         if args.src_dataset_type == "synthetic" and batches[split] == -1:
             raise UserError(f"synthetic data has no end: give --max_batches_{split} (batches of {args.src_batch_size} rows)")
     if args.signal is not None and not 0 <= args.signal < 100:
-        raise UserError(f"--signal is {args.signal}, expected a number from 0 to 100")
+        raise UserError(f"--signal is {args.signal}, expected 0 or more, and less than 100")
+
+
+def _limited(args: argparse.Namespace) -> list[str]:
+    """Return which of --max_batches_train and --max_batches_test concern a split that is written."""
+    chosen = args.splits.split(",") if args.splits else ["train"] if args.train_only else ["train", "test"]
+    return [flag for flag, used in (("train", "train" in chosen), ("test", {*chosen} - {"train"})) if used]
 
 
 def splits_of(args: argparse.Namespace, source: Source) -> tuple[str, ...]:
@@ -215,13 +221,13 @@ def write_split(writer: Writer, split: str, blocks: Iterator[RowBlock], total: i
     return statistics
 
 
-def generator_metadata(spec: FeatureSpec, args: argparse.Namespace, statistics: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def generator_metadata(spec: FeatureSpec, seed: int, signal: float, statistics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the metadata of synthetic data for the written specification: the parameters to draw it again, and the best possible score."""
     alphas = [feature.alpha or 0.0 for feature in spec.categorical]
     metadata: dict[str, Any] = {
         "generator": {
-            "seed": args.seed,
-            "signal": args.signal,
+            "seed": seed,
+            "signal": signal,
             "alpha": alphas[0] if len(set(alphas)) == 1 else alphas,
         },
         "click_rate": {split: values["click_rate"] for split, values in statistics.items()},
@@ -236,6 +242,8 @@ def _describe(args: argparse.Namespace) -> int:
     for flag in ("--max_batches_train", "--max_batches_test", "--splits", "--train_only"):
         if getattr(args, flag.removeprefix("--")) not in (None, -1, False):
             raise UserError(f"{flag} needs a separate --dst_dataset_path: the files of {args.src_dataset_path} are not changed")
+    if args.dst_dataset_type != TF_RAW:
+        raise UserError(f"--dst_dataset_type {args.dst_dataset_type} needs a separate --dst_dataset_path")
     spec = write_split_spec(args.src_dataset_path, args.dst_feature_spec, args.overwrite)
     samples = check_quick(spec, tuple(spec.sources))
     shares = ", ".join(f"{split} {count:,} rows" for split, count in samples.items())
@@ -275,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.src_dataset_type != SYNTHETIC:
             writer.copy_vocabularies(source.spec)
         synthetic = args.src_dataset_type == SYNTHETIC
-        writer.publish(generator_metadata(source.spec, args, statistics) if synthetic else dict(source.spec.metadata))
+        writer.publish(generator_metadata(source.spec, args.seed, args.signal, statistics) if synthetic else dict(source.spec.metadata))
     _report(args, writer, statistics, time.perf_counter() - started)
     return 0
 

@@ -1,14 +1,13 @@
 """The sources of `dataloading.transcribe`: for each type, its features, its splits, its files and its rows."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from dataloading.batches import Split
-from dataloading.blocks import RowBlock, drawn_rows, in_order, stored_blocks
-from dataloading.contract import PARQUET, TFRECORD, TFRECORDS, check_quick, split_files
+from dataloading.blocks import RowBlock, drawn_blocks, stored_blocks
+from dataloading.contract import PARQUET, SPLIT, TFRECORD, TFRECORDS, check_quick, split_files
 from dataloading.criteo_rows.facebook import facebook_rows
 from dataloading.criteo_rows.nvidia_binary import binary_rows
 from dataloading.criteo_rows.rows import CriteoRows
@@ -28,7 +27,7 @@ from dataloading.tfrecord.batch_split import BatchRecordSplit
 from dataloading.tfrecord.spec import split_records, tfrecord_spec, unread_features
 from dataloading.tfrecord.split import TfRecordSplit
 
-TF_RAW, SYNTHETIC, CSV, SPLIT, BINARY, FACEBOOK = "tf_raw", "synthetic", "csv", "split", "binary", "facebook"
+TF_RAW, SYNTHETIC, CSV, BINARY, FACEBOOK = "tf_raw", "synthetic", "csv", "binary", "facebook"
 TYPES = (SYNTHETIC, TF_RAW, CSV, SPLIT, BINARY, FACEBOOK, TFRECORDS, TFRECORD, PARQUET)
 CRITEO_ROWS = (BINARY, FACEBOOK)  # types that name no features: their rows have Criteo's form
 
@@ -110,7 +109,7 @@ def open_source(kind: str, folder: Path, spec_name: str, options: Options) -> So
 def _synthetic(spec: FeatureSpec, options: Options) -> Source:
     def rows(split: str, batches: int, size: int) -> Rows:
         drawn = SyntheticSplit(spec, split, batches * size, options.seed, options.signal)
-        return in_order(drawn_rows(drawn), drawn.num_samples, size, workers=min(os.cpu_count() or 1, 8)), drawn.num_samples
+        return drawn_blocks(drawn, size), drawn.num_samples
 
     return Source(spec, SPLITS, ("train", "test"), rows)
 
@@ -124,7 +123,7 @@ def _csv(spec: FeatureSpec) -> Source:
         for split in splits:
             check_csv_files(spec, split)
 
-    known = _splits_of(spec)
+    known = ("train", "test") if spec.sources is None else _splits_of(spec)
     return Source(spec, known, known, rows, lambda split: csv_paths(spec, split), check)
 
 
@@ -142,7 +141,7 @@ def _tf_raw(spec: FeatureSpec) -> Source:
         for split, count in check_quick(spec, tuple(splits)).items():
             check_keys(spec, split, count)
 
-    known = ("train", "test") if spec.sources is None else _splits_of(spec)  # without sources, the check says what the specification is for
+    known = _splits_of(spec)
     return Source(spec, known, known, _stored(spec, TfRawSplit), lambda split: split_files(spec, split).all(), check)
 
 
@@ -177,7 +176,7 @@ def _prebatched(given: FeatureSpec) -> Source:
 
     def notes() -> list[str]:
         ignored = [f"warning: source_spec of {spec.path} is ignored: the paths of {TFRECORDS} files are fixed"] if given.sources else []
-        return ignored + [f"warning: {line}" for split in opened.values() if (line := split.unread_note)]
+        return ignored + [f"warning: {line}" for split in opened.values() for line in split.notes()]
 
     known = _splits_of(spec)
     folders = {split: [spec.base_directory / file for chunk in chunks for file in chunk.files] for split, chunks in spec.sources.items()}
@@ -194,5 +193,7 @@ def _stored(spec: FeatureSpec, open_split: Callable[[FeatureSpec, str], Split]) 
 
 
 def _splits_of(spec: FeatureSpec) -> tuple[str, ...]:
-    """Return the splits of a specification: train, valid and test first, then the others in its order."""
+    """Return the splits of a specification: train, valid and test first, then the others in its order; train and test where it names no files."""
+    if spec.sources is None:
+        return "train", "test"
     return tuple(sorted(spec.sources, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS)))

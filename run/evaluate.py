@@ -1,5 +1,6 @@
 """`--mode eval`: the metrics of the test split for a restored model."""
 
+import math
 import time
 
 from run.formed_log import EvaluationLog, form_of, published
@@ -18,8 +19,9 @@ def evaluate(run: Prepared) -> None:
     start = time.perf_counter()
     metrics = metrics_of(run, model, Evaluator(model, run.config.device.xla), "test", as_published and as_published.add)
     # The time spent on the extra log lines is no part of the throughput.
-    rate = metrics.samples / (time.perf_counter() - start - (as_published.seconds if as_published else 0))
-    figures = {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples, "average_test_throughput": rate}
+    seconds = time.perf_counter() - start - (as_published.seconds if as_published else 0)
+    figures = {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples, "average_test_throughput": metrics.samples / seconds}
+    figures["avg_inference_latency"] = seconds / math.ceil(metrics.samples / run.config.data.valid_batch_size)  # of a batch
     if as_published:
         as_published.end(metrics)
     elif form:

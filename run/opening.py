@@ -52,6 +52,9 @@ def open_checkpoint(config: Config, warn: Warn) -> Checkpoint | None:
     path = restored_path(config)
     if path is not None:
         return restoring(lambda: Checkpoint(path, choice_of(config)))
+    if config.run.untrained and config.run.mode == EVAL:
+        warn("--untrained: the initial weights are evaluated; the metrics say nothing about a trained model")
+        return None
     if config.run.mode in (EVAL, PREDICT):
         raise UserError(f"--restore_checkpoint_path is missing: --mode {config.run.mode} needs a trained model")
     if config.run.mode == INFERENCE:
@@ -71,8 +74,8 @@ def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Spli
             warn(f"{spec.path}: there is no test split; the model will not be tested")
         return splits
     if config.run.mode != PREDICT:
-        return {"test": open_split(config.data, spec, "test", config.run.seed)}
-    split = open_split(config.data, spec, config.run.split, config.run.seed, labels=False)
+        return {"test": open_split(config.data, spec, "test", config.run.seed, warn)}
+    split = open_split(config.data, spec, config.run.split, config.run.seed, warn, labels=False)
     keys = stored_keys(spec, split.name) if config.data.dataset_type == "tf_raw" else None
     if keys:
         check_keys(spec, split.name, split.num_samples)

@@ -28,6 +28,7 @@ from run.placing import place_tables, storage_of
 from run.profile_folder import check_profile
 from run.restoring import choice_note
 from run.same_transforms import check_transforms
+from run.stored_synthetic import reading_stored, store_synthetic
 from run.tables import grown_widths, list_note, overruled_widths, tables_and_features, with_widths
 from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
 from training.gradient_slices import with_gradient_slices
@@ -138,6 +139,7 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
     world, device = _connected(config, world)
     console = Console(program, world.first, config.names)
     fallback = fallback_checkpoint(config, world, console.warn)
+    store_synthetic(config, world, console)
     # An error may occur on this worker only: `together` raises it on the others, too, before they wait for this worker.
     checked = world.together(lambda: _checked(config, fallback, world, device, console), "prepared")
     with ExitStack() as opened:
@@ -192,6 +194,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
         console.say(line)
     for line in warnings(config, architecture_of(config.model).optimizers):
         warn(line)
+    config = reading_stored(config)
     spec = read_spec(config.data, config.features, checkpoint is None and "embedding_dim" not in config.given)
     if overruled := overruled_widths(config.model, spec.categorical):
         warn(overruled)

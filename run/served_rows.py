@@ -26,11 +26,11 @@ class ProofRows(NamedTuple):
 
 def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None]) -> ProofRows:
     """Read the first rows of the test split. Raises UserError where the dataset does not fit the model; `warn` as in `check_transforms`."""
-    spec = read_spec(config.data, config.features, widths_open=False)
+    spec = read_spec(config.data, config.features)
     tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
     check_features(checkpoint, ModelFeatures.of(tables, features, spec.numerical, spec.numerical_dtype))
     check_transforms(checkpoint, spec, config.training.allow_other_transforms, warn)
-    split = open_split(config.data, spec, "test", config.run.seed)
+    split = open_split(config.data, spec, "test", config.run.seed, warn)
     try:
         count = min(split.num_samples, ROWS)
         columns = [split.read_ids(place, 0, count).reshape(count, -1) for place, _ in enumerate(spec.categorical)]

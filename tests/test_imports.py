@@ -116,7 +116,13 @@ def test_help_imports_no_tensorflow_at_module_level():
     assert ROOT / "utils/dialects/command_line.py" in seen
 
 
-@pytest.mark.parametrize("module", ["dlrm", "utils.dialects.command_line", "dataloading.transcribe", "dataloading.validate", "preproc.criteo"])
+WITHOUT_TENSORFLOW = (
+    *("dlrm", "utils.dialects.command_line", "preproc.criteo", "deployment.deploy", "deployment.evaluate_accuracy"),
+    *(f"dataloading.{name}" for name in ("transcribe", "validate", "transcode", "gen_csv", "prepare_synthetic_dataset", "dataloader_benchmark")),
+)
+
+
+@pytest.mark.parametrize("module", WITHOUT_TENSORFLOW)
 def test_import_loads_no_tensorflow(module):
     code = f"import sys, {module}; print([name for name in ('tensorflow', 'keras', 'horovod') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -136,7 +142,10 @@ def test_imports_are_absolute_and_files_small(path):
     assert len(path.read_text().splitlines()) <= 400
 
 
-DOORS = ("preproc.table", "preproc.criteo", "preproc.outbrain", "dataloading.validate", "dataloading.transcribe", "serving.client", "serving.publish")
+DOORS = (
+    *("preproc.table", "preproc.criteo", "preproc.outbrain", "dataloading.validate", "dataloading.transcribe", "serving.client", "serving.publish"),
+    *("deployment.deploy", "deployment.evaluate_accuracy"),
+)
 
 
 @pytest.mark.parametrize("door", [*DOORS, "benchmarks.train_step"])

@@ -17,7 +17,7 @@ from utils.dialects.pytorch_flags import LEGACY
 
 ROOT = Path(__file__).parents[1]
 FIELDS = [field.name for group in GROUPS for field in dataclasses.fields(group)]
-FOLDERS = ("utils", "model", "training", "run", "serving", "dataloading", "preproc")
+FOLDERS = ("utils", "model", "training", "run", "serving", "deployment", "dataloading", "preproc")
 
 
 NAMING = ("ineffective.py", "inherit.py")  # they name flags but do not use their values

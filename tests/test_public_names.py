@@ -26,12 +26,18 @@ from utils.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 WITH_HELP = (
+    "dataloading.dataloader_benchmark",
     "dataloading.fetch",
+    "dataloading.gen_csv",
     "dataloading.generate_feature_spec",
     "dataloading.generate_outbrain",
+    "dataloading.prepare_synthetic_dataset",
     "dataloading.put",
+    "dataloading.transcode",
     "dataloading.transcribe",
     "dataloading.validate",
+    "deployment.deploy",
+    "deployment.evaluate_accuracy",
     "preproc.criteo",
     "preproc.nvidia_checkpoint",
     "preproc.outbrain",

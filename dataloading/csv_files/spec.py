@@ -30,11 +30,7 @@ def read_csv_spec(path: Path, flags: str) -> FeatureSpec:
         FeatureSpecError: see `FeatureSpec.from_yaml`.
         DatasetError: a file cannot be read, or holds values that no dataset can hold.
     """
-    try:
-        content = load_yaml(path)
-    except YamlError:
-        return FeatureSpec.from_yaml(path, flags)  # raises the error for the damaged file
-    missing = _complete(content)
+    content, missing = _loaded(path, flags, _ANY)
     spec = FeatureSpec.from_dict(content, path)
     if missing:
         for name, cardinality in _cardinalities(spec, missing).items():
@@ -43,7 +39,35 @@ def read_csv_spec(path: Path, flags: str) -> FeatureSpec:
     return spec
 
 
-def _complete(content: Any) -> list[str]:
+def unwritten_csv_spec(path: Path, flags: str, auto: int) -> tuple[FeatureSpec, list[str]]:
+    """Read the specification of CSV files that do not exist yet.
+
+    Args:
+        path: the YAML file.
+        flags: the flags that give its place, named in the error if the file is missing.
+        auto: the cardinality of features where the file says `auto`.
+
+    Returns:
+        the specification, and the features whose cardinality is `auto`.
+
+    Raises:
+        FeatureSpecError: see `FeatureSpec.from_yaml`.
+    """
+    content, missing = _loaded(path, flags, auto)
+    return FeatureSpec.from_dict(content, path), missing
+
+
+def _loaded(path: Path, flags: str, auto: int) -> tuple[Any, list[str]]:
+    """Return the content of a specification's file, completed by `_complete`, and the features whose cardinality is `auto`."""
+    try:
+        content = load_yaml(path)
+    except YamlError:
+        FeatureSpec.from_yaml(path, flags)  # raises the error for the damaged file
+        raise
+    return content, _complete(content, auto)
+
+
+def _complete(content: Any, auto: int) -> list[str]:
     """Fill in the missing entries of a specification; invalid entries are left for the parser to refuse.
 
     Returns:
@@ -62,7 +86,7 @@ def _complete(content: Any) -> list[str]:
             entry.setdefault("dtype", dtype)
             if channel == "categorical" and entry.get("cardinality") == AUTO:
                 missing.append(name)
-                entry["cardinality"] = _ANY
+                entry["cardinality"] = auto
     return missing
 
 

@@ -15,7 +15,7 @@ from utils.urls import shown, without_secrets
 _TOKEN = ".dlrm-token-"
 
 
-def opened(url: str, doing: str = "reading from") -> tuple[Any, str]:
+def open_store(url: str, doing: str = "reading from") -> tuple[Any, str]:
     """Return the fsspec file system of a URL, and the path in it.
 
     Raises:
@@ -114,7 +114,7 @@ class StoreFolder:
     """
 
     def __init__(self, url: str):
-        self._system, path = opened(url, "reading from and writing to")
+        self._system, path = open_store(url, "reading from and writing to")
         self._path, self._url = path.rstrip("/"), shown(url).rstrip("/")
         if "file" in protocols(self._system):
             raise DatasetError(f"{self._url}: is a local folder; give its path instead of a URL")

@@ -53,7 +53,7 @@ class BatchRecordSplit:
 
     Attributes:
         batch_sizes: rows of each record, `[R]`.
-        unread_note: a line where there are more records than `length.json` states: NVIDIA's writer repeats rows in them; empty otherwise.
+        num_unread: the number of records of the largest folder beyond those that `length.json` states; NVIDIA's writer repeats rows in them.
     """
 
     def __init__(self, spec: FeatureSpec, split: str):
@@ -78,13 +78,23 @@ class BatchRecordSplit:
             if len(records) < batches:
                 folder, other = records.column.folder, label.folder
                 raise DatasetError(f"{folder}: ends after {len(records)} batches, {other} has more; a file is truncated or missing")
-        self.batch_sizes, further = labels.rows[:batches], max(map(len, self._records.values())) - batches
-        stating = f"{label.folder.parent / 'length.json'} says {batches}; NVIDIA's writer repeats rows in further ones"
-        self.unread_note = f"{further} records of {split} are not read: {stating}" if further else ""
+        self.batch_sizes, self.num_unread = labels.rows[:batches], max(map(len, self._records.values())) - batches
         self._first = np.concatenate([[0], self.batch_sizes.cumsum()])
         self.num_samples = int(self._first[-1])
         self._names = {spec.label: "label"} | dict.fromkeys(spec.numerical, "numerical")
         self._names |= {feature.name: f"ids {i}" for i, feature in enumerate(spec.categorical)}
+
+    def notes(self, batch_size: int | None = None) -> list[str]:
+        """Return lines about records that are not read and, for batches of another size than the records', about records that are decoded again."""
+        lines, sizes = [], sorted({int(size) for size in self.batch_sizes[:-1]} or {int(self.batch_sizes[0])})
+        folder = self.spec.base_directory / self.name
+        if self.num_unread:
+            stated = f"{folder / 'length.json'} says {len(self.batch_sizes)}"
+            lines.append(f"{folder}: {self.num_unread} further records are not read: {stated}, and NVIDIA's writer repeats rows in further ones")
+        if batch_size is not None and sizes != [batch_size]:
+            found = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+            lines.append(f"{folder}: records have {found} rows, and batches {batch_size:,}; batches of the records' size are read faster")
+        return lines
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
         """Return ids of a feature (by its index in the model's order), rows start to stop.

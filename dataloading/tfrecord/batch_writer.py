@@ -199,10 +199,10 @@ class _SplitWriter:
         if self._forms[name]["multihot"]:
             kept = values >= 0
             splits = np.concatenate([[0], kept.sum(axis=1).cumsum()]).astype(np.int32)
-            values = np.array([tf.io.serialize_tensor(part).numpy() for part in (values[kept], splits)], object)
+            values = np.array([_serialized(part) for part in (values[kept], splits)], object)
         else:
             values = values.reshape(len(values), -1)
-        feature = {KEY: tf.train.Feature(bytes_list=tf.train.BytesList(value=[tf.io.serialize_tensor(values).numpy()]))}
+        feature = {KEY: tf.train.Feature(bytes_list=tf.train.BytesList(value=[_serialized(values)]))}
         try:
             self._files[name].write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
         except tf.errors.OpError as error:
@@ -211,6 +211,13 @@ class _SplitWriter:
 
 def _form(dtype: str, num_features: int, multihot: bool = False) -> dict[str, Any]:
     return {"format": "tfrecords", "dtype": dtype, "multihot": multihot, "feature_name": KEY, "num_features": num_features}
+
+
+def _serialized(values: np.ndarray) -> bytes:
+    """Return the bytes that `tf.io.serialize_tensor` makes, without its operation, which logs an error for float16 on some processors."""
+    import tensorflow as tf
+
+    return tf.make_tensor_proto(values).SerializeToString()
 
 
 def _unwritten(path: Path, error: Exception) -> DatasetError:

@@ -147,7 +147,7 @@ def _listed(names: list[str], known: Sequence[str], what: str) -> tuple[list[str
     """Return the features in the order of the application's list and no note; if they differ from the list, in the dataset's order, with a note."""
     if sorted(names) == sorted(known):
         return list(known), []
-    return names, [f"the checkpoint does not name its {what}, so they are read in the dataset's order"]
+    return names, [f"the checkpoint does not name its {what}: they are read in the dataset's order"]
 
 
 def _escaped(name: str) -> str:

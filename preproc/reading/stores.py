@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from dataloading.features import DatasetError
-from dataloading.store.object_store import StoreStream, hidden, one_line, opened, protocols
+from dataloading.store.object_store import StoreStream, hidden, one_line, open_store, protocols
 from utils.naming import naming
 from utils.urls import shown
 
@@ -106,7 +106,7 @@ def stored_files(url: str) -> list[Source]:
         DatasetError: there is no such file, or the store refuses.
         UserError: fsspec, or a package that it needs for the store, is not installed.
     """
-    system, path = opened(url)
+    system, path = open_store(url)
     with one_line(shown(url)):
         try:
             info = None if url.endswith("/") else system.info(path)  # over HTTP only the trailing slash identifies a folder

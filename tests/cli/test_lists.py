@@ -136,7 +136,7 @@ def test_widths_from_a_json_file_and_from_the_specification(run, bare, tmp_path)
     edit_spec(bare, lambda content: content["feature_spec"]["item"].update(embedding_dim=6))
     try:
         result = run(*flags, "--embedding_dim", "4,8,8,3,5")
-        assert result.code == 1 and "--embedding_dim: 8 columns for feature bought, the feature specification says 6 of its table" in result.err
+        assert result.code == 1 and "--embedding_dim: 8 columns for feature bought, the feature specification says 6 for its table" in result.err
         assert run(*flags, "--embedding_dim", "4", "--save_checkpoint_path", tmp_path / "d").code == 0
         assert Checkpoint(tmp_path / "d").shape("tables/items/weights") == (300, 6)
         dot = ("--dataset_path", bare, "--cpu", "--batch_size", "256", "--max_steps", "1", "--top_mlp_dims", "4,1")

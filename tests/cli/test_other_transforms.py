@@ -132,7 +132,7 @@ def test_dataset_without_recipes_is_one_warning(run, model, data, tmp_path, mode
     edit_spec(data, lambda spec: spec["metadata"].pop("transforms"))
     result = run(*flags(mode, model, tmp_path), "--dataset_path", data)
     assert result.code == 0 and result.err.count("does not record how raw values became its inputs") == 1, result.err
-    assert f"features days, price, user, city, …: {data / 'feature_spec.yaml'} does not say" in result.err
+    assert f"features days, price, user, city, …: {data / 'feature_spec.yaml'} does not record" in result.err
 
 
 def test_checkpoint_without_recipes_is_one_warning(run, made, data, tmp_path):

@@ -114,7 +114,7 @@ def test_batch_larger_than_the_training_rows_is_one_warning_with_a_proposal(run,
     capfd.readouterr()
     names = {name.removeprefix("--"): value for name, value in itertools.pairwise(TRAIN) if name.startswith("--") and not value.startswith("--")}
     dlrm.train(dataset_path=str(dataset), cpu=True, log_path="", **names | {"batch_size": 70_000, "valid_batch_size": 512})
-    assert capfd.readouterr().err.startswith("dlrm.train: warning: --batch_size 70000: the training split has 4,000 rows")
+    assert capfd.readouterr().err.startswith("dlrm.train: warning: --batch_size 70000: the training split has only 4,000 rows")
 
 
 def test_warning_about_a_large_batch_names_the_users_flag(dataset, tmp_path, capfd, monkeypatch):
@@ -123,7 +123,7 @@ def test_warning_about_a_large_batch_names_the_users_flag(dataset, tmp_path, cap
     monkeypatch.setattr(sys, "argv", ["wide_and_deep.py", *map(str, words)])
     assert run_command(wide_and_deep.main, "wide_and_deep.py") == 0
     err = capfd.readouterr().err
-    assert err.count("\n") == 1 and err.startswith("wide_and_deep.py: warning: --batch_size 131072: the training split has 4,000 rows")
+    assert err.count("\n") == 1 and err.startswith("wide_and_deep.py: warning: --batch_size 131072: the training split has only 4,000 rows")
     monkeypatch.setattr(sys, "argv", ["wide_and_deep.py", *map(str, words), "--overwrite_checkpoints", "--global_batch_size", "8000"])
     assert run_command(wide_and_deep.main, "wide_and_deep.py") == 0
-    assert "--global_batch_size 8000: the training split has 4,000 rows" in capfd.readouterr().err
+    assert "--global_batch_size 8000: the training split has only 4,000 rows" in capfd.readouterr().err

@@ -21,7 +21,7 @@ SPEC = generator_spec((1000, 300, 7), 2, 1.2)
 
 
 class MemorySplit:
-    """Rows that can be told apart: numerical feature 0 is the row's number."""
+    """Distinguishable rows: numerical feature 0 is the row's number."""
 
     labelled = True
 

@@ -118,7 +118,7 @@ def test_shuffled_and_held_out_rows_keep_all_their_columns(n, local, workers, wi
 
 
 class Rows(MemorySplit):
-    """Rows that can be told apart: numerical feature 0 and the group are the row's number."""
+    """Distinguishable rows: numerical feature 0 and the group are the row's number."""
 
     def __init__(self, spec, n):
         numerical, self.columns, _ = random_rows(spec, n)

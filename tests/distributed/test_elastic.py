@@ -199,7 +199,7 @@ def test_sigterm_is_obeyed_while_the_discovery_script_hangs(stub, tmp_path, hang
     assert said(result)[-1].startswith("error: stopped by SIGTERM while " + ("no worker ran" if hangs == "at the first call" else "training"))
 
 
-def test_a_closed_terminal_is_no_second_signal(stub, tmp_path):
+def test_closed_terminal_is_not_a_second_signal(stub, tmp_path):
     def during(running):
         wait_for((tmp_path / "up").exists, "a start")
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):

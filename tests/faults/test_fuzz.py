@@ -128,7 +128,7 @@ def test_spoiled_generator_specification_gives_one_line(dataset, data):
         ).data
         spec = FeatureSpec.from_yaml(path)
         table_rows(config, spec)
-        open_split(config, spec, "train", 0).fingerprint()
+        open_split(config, spec, "train", 0, print).fingerprint()
 
     one_line(use)
 

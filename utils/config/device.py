@@ -69,7 +69,7 @@ class DeviceConfig:
     )
     intra_op_parallelism: int | None = option(
         None,
-        "threads within an operation; the default is TensorFlow's",
+        "threads within an operation; the default is TensorFlow's, or with several workers on a machine a worker's share of its processors",
         unit="threads",
         bounds=Bounds(f"1 to {_MAX_THREADS} threads", 1, _MAX_THREADS),
     )

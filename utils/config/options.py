@@ -21,7 +21,7 @@ _WIDTH = Bounds("at least 1", 1, _MAX_SIZE)
 _SIZE = Bounds(f"at least 1 and at most {_MAX_SIZE}", 1, _MAX_SIZE)
 _MAX_THRESHOLDS = 2**24  # float32 cannot represent more evenly spaced thresholds between 0 and 1
 _LOG_PATH = "dlrm_tf_log.json"
-TFRECORD, PARQUET = "tfrecord", "parquet"  # types of datasets of NVIDIA's Wide & Deep, by release
+TFRECORD, SPLIT_TFRECORDS, PARQUET = "tfrecord", "split_tfrecords", "parquet"
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class RunConfig:
     predictions_path: str | None = option(
         None, "Parquet file for the predictions: key columns, row, score, label and group; those that the split lacks are left out", modes=(PREDICT,)
     )
+    untrained: bool = option(False, "evaluate the model with its initial weights, without a checkpoint", modes=(EVAL,))
     profiler_start_step: int | None = option(
         None, "step at which a TensorFlow profile of 10 steps starts; written to ./profile", modes=(TRAIN,), bounds=FROM_0
     )
@@ -63,8 +64,9 @@ class DataConfig:
     feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder", wide_and_deep=("fspec_file",))
     dataset_type: str = option(
         "tf_raw",
-        "read a tf_raw dataset, the pre-batched TFRecords or the Parquet files of NVIDIA's Wide & Deep, or draw synthetic data on the fly",
-        choices=("tf_raw", TFRECORD, PARQUET, "synthetic"),
+        "tf_raw; pre-batched TFRecords (tfrecord) or Parquet files (parquet) of NVIDIA's Wide & Deep; TFRecords of its DLRM (split_tfrecords); split: "
+        "files as tf_raw with model_size.json instead of a specification (NVIDIA's DLRM for PyTorch); synthetic: data drawn on the fly",
+        choices=("tf_raw", TFRECORD, SPLIT_TFRECORDS, PARQUET, "split", "synthetic"),
     )
     train_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to train on, in place of --dataset_path")
     eval_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to evaluate on, in place of --dataset_path")
@@ -141,6 +143,9 @@ class DataConfig:
     synthetic_dataset_valid_batches: int = option(
         1350, "evaluation batches of --dataset_type synthetic", unit="batches", resume=INHERIT, needs="dataset_type synthetic", bounds=_SIZE
     )
+    synthetic_dataset_dir: str | None = option(
+        None, "folder to store the synthetic dataset in; written at the start unless it holds the same one", needs="dataset_type synthetic"
+    )
     synthetic_dataset_cardinalities: tuple[int, ...] = option(
         (1000,) * 26, "rows of each table of --dataset_type synthetic", unit="rows", resume=INHERIT, pytorch=("synthetic_dataset_table_sizes",)
     )
@@ -153,10 +158,7 @@ class DataConfig:
         13,
         "numerical features of --dataset_type synthetic",
         resume=INHERIT,
-        pytorch=(
-            "synthetic_dataset_numerical_features",
-            "num_numerical_features",
-        ),
+        pytorch=("synthetic_dataset_numerical_features", "num_numerical_features"),
         bounds=FROM_0,
     )
     synthetic_dataset_use_feature_spec: bool = option(

@@ -1,7 +1,7 @@
 """Flags of NVIDIA's DLRM for PyTorch: accepted and translated, each with a line that names its equivalent here."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from utils.config.config import OPTIONS
 from utils.config.flags import FALSE, TRUE
@@ -20,8 +20,11 @@ RENAMED = {other: name for name, option in OPTIONS.items() for other in option.m
 VALUES = {
     "mode": {"test": "eval", "inference_benchmark": "inference"},
     "interaction": {"dot_tensorflow": "dot", "dot_custom_cuda": "dot"},
-    "dataset_type": {"synthetic_gpu": "synthetic", "parametric": "tf_raw", "split_tfrecords": "tf_raw"},
+    "dataset_type": {"synthetic_gpu": "synthetic", "synthetic_disk": "synthetic", "parametric": "tf_raw"},
 }
+# Types of datasets that are transcribed first, and the reader of each. NVIDIA's help names memmap, and its program never took it.
+_TRANSCRIBED = {"binary": "binary", "memmap": "binary"}
+_DISK_FOLDER = "/tmp/dlrm_sythetic_dataset"  # NVIDIA's default of --synthetic_dataset_dir, spelt so
 # Flags whose values translate to other flags here; None where the value is the default behaviour.
 SWITCHES: dict[str, dict[str, tuple[str, ...] | None]] = {
     "hash_indices": {"true": ("--out_of_range", "hash"), "false": None},
@@ -54,7 +57,7 @@ _BOOLEAN = {"shuffle", "hash_indices", "freeze_embeddings", "Adam_embedding_opti
     "synthetic_dataset",
     "self_interaction",
 }
-_ENTRIES, _BATCH = "synthetic_dataset_num_entries", 65536
+_ENTRIES, _DEFAULT_ENTRIES, _BATCH = "synthetic_dataset_num_entries", 33554432, 65536
 KNOWN = {*RENAMED, *SWITCHES, *IGNORED, _ENTRIES}
 
 
@@ -75,9 +78,9 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
                 words.append(word)
                 continue
             value = value if is_set else left.pop(0)
-            known = VALUES[name].get(value)
-            words += [f"--{name}", known or value]
-            notes += [f"--{name} {value} is --{name} {known} here"] if known else []
+            found, note = _valued(name, value, given, arguments)
+            words += found
+            notes += [note] if note else []
             continue
         if name not in KNOWN:
             words.append(word)
@@ -90,7 +93,7 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             value = left.pop(0)
         found, note = _here(name, value, arguments)
         for flag in (other.lstrip("-") for other in found if other.startswith("--")):
-            if flag in given or flag in meant:
+            if flag in given or meant.get(flag, name) != name:  # of one flag given twice the last counts
                 raise UserError(f"--{name} and --{meant.get(flag, flag)} set the same option; drop one of them")
             meant[flag] = name
         words += found
@@ -121,7 +124,7 @@ def _here(name: str, value: str, arguments: Sequence[str]) -> tuple[list[str], s
     if name == _ENTRIES:
         if not value.isdigit() or not int(value):
             raise UserError(f"--{name} {value}: expected a positive number of samples")
-        batches = str(math.ceil(int(value) / _batch_size(arguments)))
+        batches = str(math.ceil(int(value) / _size_of(("batch_size",), arguments)))
         return ["--synthetic_dataset_train_batches", batches], f"--{name} {value} is --synthetic_dataset_train_batches {batches} here"
     if name in _BOOLEAN:
         value = "true" if value.lower() in TRUE else "false" if value.lower() in FALSE else value
@@ -131,7 +134,39 @@ def _here(name: str, value: str, arguments: Sequence[str]) -> tuple[list[str], s
     return list(found or ()), f"--{name} {value} is {' '.join(found) if found else 'the default'} here"
 
 
-def _batch_size(arguments: Sequence[str]) -> int:
-    words = " ".join(arguments).replace("=", " ").split()
-    sizes = [words[i + 1] for i, word in enumerate(words[:-1]) if word.lstrip("-") == "batch_size"]
-    return int(sizes[-1]) if sizes and sizes[-1].isdigit() and int(sizes[-1]) else _BATCH
+def _valued(name: str, value: str, given: Collection[str], arguments: Sequence[str]) -> tuple[list[str], str]:
+    """Return the flags here for a flag of the same name whose values differ, and the line about it, empty where nothing differs."""
+    if name == "dataset_type" and value in _TRANSCRIBED:
+        folder = _value_of(("dataset", "dataset_path"), arguments) or "FOLDER"
+        command = f"python -m dataloading.transcribe --src_dataset_type {_TRANSCRIBED[value]} --src_dataset_path {folder} --dst_dataset_path DATASET"
+        raise UserError(f"--dataset_type {value} is not read directly; make a dataset of it with {command}, then train with --dataset_path DATASET")
+    words = [f"--{name}", VALUES[name].get(value, value)]
+    if value == "synthetic_disk":
+        words += _on_disk(given, arguments)
+    if (name, value) == ("mode", "test") and not {"load_checkpoint_path", "restore_checkpoint_path"} & set(given):
+        words.append("--untrained")  # NVIDIA's program evaluates the model that it has initialised
+    return words, f"--{name} {value} is {' '.join(words)} here" if words[1:] != [value] else ""
+
+
+def _on_disk(given: Collection[str], arguments: Sequence[str]) -> list[str]:
+    """Return the flags for NVIDIA's defaults of a synthetic dataset on disk: its folder, and as many rows to train on as to evaluate."""
+    entries = _value_of((_ENTRIES,), arguments)
+    rows = int(entries) if entries.isdigit() and int(entries) else _DEFAULT_ENTRIES
+    words = [] if "synthetic_dataset_dir" in given else ["--synthetic_dataset_dir", _DISK_FOLDER]
+    for name, sizes in (("train", ("batch_size",)), ("valid", ("test_batch_size", "valid_batch_size"))):
+        flag = f"synthetic_dataset_{name}_batches"
+        if flag not in given and not (name == "train" and entries):  # --synthetic_dataset_num_entries itself sets the training batches
+            words += [f"--{flag}", str(math.ceil(rows / _size_of(sizes, arguments)))]
+    return words
+
+
+def _value_of(names: Collection[str], arguments: Sequence[str]) -> str:
+    """Return the last value of a flag on the command line, empty if it is not given; `--name=value` and `--name value` are the same."""
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    found = [words[i + 1] for i, word in enumerate(words[:-1]) if word.lstrip("-") in names and word.startswith("-")]
+    return found[-1] if found else ""
+
+
+def _size_of(names: Collection[str], arguments: Sequence[str]) -> int:
+    size = _value_of(names, arguments)
+    return int(size) if size.isdigit() and int(size) else _BATCH

@@ -33,7 +33,7 @@ def test_varints_equal_those_of_a_slow_loop(values):
 
 
 @given(st.lists(NUMBERS, max_size=200), st.lists(st.floats(width=32, allow_nan=False), max_size=200))
-def test_protobuf_reads_what_is_written(whole, floats):
+def test_protobuf_reads_encoded_examples(whole, floats):
     columns = {
         "ids": np.array(whole, np.int64),
         "é": np.array(floats, np.float32),
@@ -54,7 +54,7 @@ def test_values_written_by_protobuf_are_counted(whole, floats):
 
 
 def test_unpacked_lists_and_unknown_fields_are_read():
-    """As older writers had them: a tag before each value (1, varint: 0x08; 1, fixed32: 0x0d); field 9 is unknown."""
+    """Older writers put a tag before each value (1, varint: 0x08; 1, fixed32: 0x0d); field 9 is unknown."""
     ids = b"\x08\x05\x08\x80\x01\x08\x07"
     prices = b"\x0d" + np.float32(1).tobytes() + b"\x0d" + np.float32(2).tobytes()
     entries = b""

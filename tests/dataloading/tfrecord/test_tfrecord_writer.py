@@ -257,7 +257,7 @@ def test_nvidias_records_convert_to_tf_raw(tmp_path, capsys):
         to_raw(tmp_path, target="records")
 
 
-def test_keys_are_not_copied_and_a_warning_says_so(tmp_path, capsys):
+def test_keys_are_not_copied_and_give_a_warning(tmp_path, capsys):
     write_dataset(tmp_path / "raw", rich_spec((1, 1, 1, 1)), train=3, test=2)
     pl.DataFrame({"user": [1, 2]}).write_parquet(tmp_path / "raw/test/keys.parquet")
     to_records(tmp_path)

@@ -16,7 +16,7 @@ SYNTHETIC = ("--dataset_type", "synthetic")
         (["--lr=3"], ["--learning_rate", "3"], "--lr is --learning_rate here"),
         (["-lr", "3"], ["--learning_rate", "3"], "--lr is --learning_rate here"),
         (["--dataset", "D"], ["--dataset_path", "D"], "--dataset is --dataset_path here"),
-        (["--mode", "test"], ["--mode", "eval"], "--mode test is --mode eval here"),
+        (["--mode", "test"], ["--mode", "eval", "--untrained"], "--mode test is --mode eval --untrained here"),
         (["--mode=inference_benchmark"], ["--mode", "inference"], "--mode inference_benchmark is --mode inference here"),
         (["--dataset_type", "synthetic_gpu"], ["--dataset_type", "synthetic"], "--dataset_type synthetic_gpu is --dataset_type synthetic here"),
         (["-shuffle"], ["--shuffle_batch_order", "true"], "--shuffle is --shuffle_batch_order here"),

@@ -1,0 +1,218 @@
+"""docs/moving.md: every command in its tables that a CPU can run is run as it stands there, with further flags that make it small."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.moving import data
+from tests.moving.tables import ROOT, rows
+
+SMALL = "--cpu --embedding_dim 4 --bottom_mlp_dims 8,4 --top_mlp_dims 8,1 --log_path LOG"
+SIZES = f"{SMALL} --batch_size 256 --valid_batch_size 512"
+PYTORCH = "--base_device cpu --embedding_dim 4 --bottom_mlp_sizes 8,4 --top_mlp_sizes 8,1 --batch_size 256 --test_batch_size 512 --log_path LOG"
+SCORE = "--cpu --log_path LOG"
+TRAINED = ("throughput", "mean_step_time_ms", "auc", "validation_loss", "train_loss", "samples")
+TRAINED_PYTORCH = ("best_auc", "best_epoch", "average_train_throughput", "average_test_throughput")
+TESTED_PYTORCH = ("auc", "avg_inference_latency", "average_test_throughput")
+EVALUATED = ("auc", "test_loss", "samples")
+INFERRED = ("mean_inference_throughput", "mean_inference_latency", *(f"p{p}_inference_latency" for p in (90, 95, 99)), "auc")
+RAW = tuple(f"DATASET/{name}" for name in ("feature_spec.yaml", "train/label.bin", "train/numerical.bin", "train/cat_0.bin", "test/label.bin"))
+RECORDS = tuple(
+    f"RECORDS/{name}" for name in ("feature_spec.yaml", "train/length.json", "train/label/format.json", "test/categorical_2/data_0.tfrecords")
+)
+STORED = ("STORED/feature_spec.yaml", "STORED/train/cat_2.bin", "STORED/test/numerical.bin")
+CHECKPOINT = ("CHECKPOINT/latest",)
+PLACES = ("SPLIT", "BINARY", "FACEBOOK", "KAGGLE", "CSV", "DATASET", "RECORDS", "SPEC", "CHECKPOINT", "STORED", "REPOSITORY", "LOG")
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a command is run, and what must come out of it.
+
+    Attributes:
+        given: the function that writes what a placeholder of the command stands for; others are new paths.
+        flags: further flags, which make it small.
+        keys: keys of the log's last line.
+        files: files that it writes.
+        says: texts in its output.
+        code: its exit code.
+    """
+
+    given: Mapping[str, Callable[[Path], Path]] = field(default_factory=dict)
+    flags: str = ""
+    keys: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    says: tuple[str, ...] = ()
+    code: int = 0
+
+
+def trained(folder: Path) -> Path:
+    """Train a small model on the dataset of `data.write_raw`."""
+    raw = data.write_raw(folder.with_name("raw-of-checkpoint"))
+    flags = f"--dataset_path {raw} {SIZES} --save_checkpoint_path {folder}".replace("LOG", os.devnull)
+    done = subprocess.run([sys.executable, ROOT / "dlrm.py", *flags.split()], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(raw)
+    return folder
+
+
+ON_SPLIT, ON_RAW, ON_RECORDS = {"SPLIT": data.write_split}, {"DATASET": data.write_raw}, {"RECORDS": data.write_records}
+MAIN = "python -m dlrm.scripts.main --mode"
+HOROVODRUN = "--mpi-args=--oversubscribe numactl --interleave=all -- python -u dlrm.py"
+CASES = {
+    # NVIDIA's DLRM for PyTorch
+    f"{MAIN} train --dataset SPLIT --save_checkpoint_path CHECKPOINT": Case(ON_SPLIT, PYTORCH, TRAINED_PYTORCH, CHECKPOINT),
+    f"{MAIN} train --dataset_type split --dataset SPLIT --amp --lr 20 --epochs 2 --test_freq 5": Case(ON_SPLIT, PYTORCH, TRAINED_PYTORCH),
+    f"{MAIN} test --dataset SPLIT --load_checkpoint_path CHECKPOINT": Case(
+        ON_SPLIT | {"CHECKPOINT": trained}, "--base_device cpu --log_path LOG", TESTED_PYTORCH
+    ),
+    f"{MAIN} test --dataset SPLIT": Case(ON_SPLIT, PYTORCH, TESTED_PYTORCH, says=("the initial weights are evaluated",)),
+    f"{MAIN} inference_benchmark --dataset SPLIT --load_checkpoint_path CHECKPOINT --inference_benchmark_batch_sizes 1,64": Case(
+        ON_SPLIT | {"CHECKPOINT": trained},
+        "--base_device cpu --log_path LOG --inference_benchmark_steps 3",
+        tuple(f"mean_inference_{name}_batch_{size}" for name in ("latency", "throughput") for size in (1, 64)),
+    ),
+    f"{MAIN} train --dataset_type synthetic_gpu --synthetic_dataset_table_sizes 100,100,100 --num_numerical_features 13": Case(
+        {}, f"{PYTORCH} --synthetic_dataset_num_entries 1024 --synthetic_dataset_valid_batches 2", TRAINED_PYTORCH
+    ),
+    f"{MAIN} train --dataset_type synthetic_disk --synthetic_dataset_dir STORED": Case(
+        {}, f"{PYTORCH} --synthetic_dataset_num_entries 1024 --synthetic_dataset_table_sizes 9,9,9", TRAINED_PYTORCH, STORED
+    ),
+    f"{MAIN} train --dataset_type binary --dataset BINARY": Case({"BINARY": data.write_nvidias_binary}, files=RAW),
+    f"{MAIN} train --dataset_type parametric --dataset DATASET --feature_spec feature_spec.yaml": Case(ON_RAW, PYTORCH, TRAINED_PYTORCH),
+    "python -m torch.distributed.launch --use_env --nproc_per_node 2 -m dlrm.scripts.dist_main --dataset SPLIT --embedding_type joint_sparse "
+    "--backend nccl": Case(ON_SPLIT, PYTORCH, TRAINED_PYTORCH),
+    "python -m dlrm.scripts.prepare_synthetic_dataset --synthetic_dataset_num_entries 4096 --synthetic_dataset_dir STORED": Case(
+        {}, "--synthetic_dataset_batch_size 512 --synthetic_dataset_table_sizes 9,9,9", files=STORED
+    ),
+    "python -m dlrm.scripts.gen_csv --feature_spec_in CSV/feature_spec.yaml --output CSV --size 1000": Case(
+        {"CSV": data.write_csv_spec}, files=("CSV/train.csv", "CSV/test.csv")
+    ),
+    "python -m dlrm.scripts.transcode --input CSV --output DATASET": Case({"CSV": data.write_csv}, files=RAW),
+    # Facebook's DLRM
+    "python dlrm_s_pytorch.py --data-set=terabyte --memory-map --mlperf-bin-loader --raw-data-file=FACEBOOK/day "
+    "--processed-data-file=FACEBOOK/terabyte_processed.npz --max-ind-range=40000000": Case({"FACEBOOK": data.write_facebook}, files=RAW),
+    "python dlrm_s_pytorch.py --data-set=kaggle --processed-data-file=KAGGLE/kaggleAdDisplayChallenge_processed.npz": Case(
+        {"KAGGLE": data.write_kaggle}, files=RAW
+    ),
+    "python dlrm_s_pytorch.py --arch-sparse-feature-size=16 --arch-mlp-bot=13-512-256-64-16 --arch-mlp-top=512-256-1 --mini-batch-size=128 "
+    "--learning-rate=0.1 --nepochs=1 --test-freq=1000": Case(ON_RAW, "--cpu --log_path LOG", TRAINED),
+    # NVIDIA's DLRM and DCNv2 for TensorFlow 2
+    "python -m dataloading.generate_feature_spec --variant criteo_t15_synthetic --dst SPEC/feature_spec.yaml": Case(
+        files=("SPEC/feature_spec.yaml",)
+    ),
+    "python -m dataloading.transcribe --src_dataset_type synthetic --src_dataset_path SPEC --dst_dataset_path DATASET --max_batches_train 10 "
+    "--max_batches_test 2 --dst_dataset_type tf_raw": Case({"SPEC": data.write_spec}, "--src_batch_size 64", files=RAW),
+    "python -m dataloading.transcribe --src_dataset_type tf_raw --src_dataset_path DATASET --dst_dataset_path RECORDS --dst_prebatch_size 512 "
+    "--src_batch_size 512": Case(ON_RAW, files=RECORDS),
+    "python -m dataloading.transcribe --src_dataset_type split_tfrecords --src_dataset_path RECORDS --dst_dataset_path DATASET --dst_dataset_type "
+    "tf_raw": Case(ON_RECORDS, files=RAW),
+    "python -m dataloading.transcode --input CSV --output DATASET --chunk_size 65536": Case({"CSV": data.write_csv}, files=RAW),
+    "python -m dataloading.gen_csv --feature_spec_in CSV/feature_spec.yaml --output CSV --size 1000": Case(
+        {"CSV": data.write_csv_spec}, files=("CSV/train.csv", "CSV/test.csv")
+    ),
+    "python -m dataloading.prepare_synthetic_dataset --synthetic_dataset_num_entries 4096 --synthetic_dataset_batch_size 512 "
+    "--synthetic_dataset_table_sizes 100,100,100 --synthetic_dataset_dir STORED": Case(files=STORED),
+    "python -m dataloading.dataloader_benchmark --dataset_path DATASET --dataset_type tf_raw --batch_size 512 --max_batches 5 --warmup_steps 2": Case(
+        ON_RAW,
+        says=(
+            "Creating the pipelines",
+            "Benchmarking...",
+            "warmup step: 1",
+            "batch: 4",
+            "Benchmark done",
+            "Batches per second: ",
+            "Samples per second: ",
+        ),
+    ),
+    f"horovodrun -np 1 -H localhost:1 {HOROVODRUN} --dataset_path DATASET --amp --xla --save_checkpoint_path CHECKPOINT": Case(
+        ON_RAW, SIZES, TRAINED, CHECKPOINT
+    ),
+    f"horovodrun -np 2 -H localhost:2 {HOROVODRUN} --dataset_path DATASET --amp --xla": Case(ON_RAW, SIZES, TRAINED),
+    "python -u dlrm.py --dataset_path RECORDS --dataset_type split_tfrecords --batch_size 512 --valid_batch_size 512": Case(
+        ON_RECORDS, SMALL, TRAINED
+    ),
+    "python -u dlrm.py --dataset_path DATASET --amp --restore_checkpoint_path CHECKPOINT --mode eval": Case(
+        ON_RAW | {"CHECKPOINT": trained}, SCORE, EVALUATED
+    ),
+    "python -u dlrm.py --dataset_path DATASET --amp --restore_checkpoint_path CHECKPOINT --mode inference": Case(
+        ON_RAW | {"CHECKPOINT": trained}, f"{SCORE} --max_steps 3", INFERRED
+    ),
+    "python -u dlrm.py --dataset_type synthetic --synthetic_dataset_train_batches 10 --synthetic_dataset_valid_batches 2 "
+    "--synthetic_dataset_cardinalities 100,100,100": Case({}, SIZES, TRAINED),
+    "python -u dcnv2.py --dataset_path DATASET --amp --xla --save_checkpoint_path CHECKPOINT": Case(ON_RAW, SIZES, TRAINED, CHECKPOINT),
+    "python -m deployment.deploy --checkpoint-dir CHECKPOINT --model-repository-path REPOSITORY --model-name dlrm --dense-format tf-savedmodel "
+    "--sparse-format tf-savedmodel --model-precision fp32": Case({"CHECKPOINT": trained}, "--cpu", files=("REPOSITORY/dlrm/config.pbtxt",)),
+}
+# Commands that need more than this test gives them, and the test that runs each.
+ELSEWHERE = {
+    "python -m deployment.evaluate_accuracy --dataset_path DATASET --model_name dlrm --sparse_input_format tf-savedmodel": "deployment",  # a server
+}
+ROWS = {row.there: row for row in rows()}
+
+
+def test_every_row_is_tested():
+    assert set(ROWS) == set(CASES) | set(ELSEWHERE) and len(ROWS) == len(rows())
+    assert all((ROOT / "tests" / folder).is_dir() for folder in ELSEWHERE.values())
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Return a function that writes a copy of an input at a path; each input is made once."""
+    made: dict[Callable, Path] = {}
+
+    def copy(write, path):
+        if write not in made:
+            made[write] = write(tmp_path_factory.mktemp("made") / "input")
+        shutil.copytree(made[write], path, symlinks=True)
+
+    return copy
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Return a folder like the repository's, in which commands may write."""
+    folder = tmp_path / "program"
+    folder.mkdir()
+    for path in ROOT.iterdir():
+        if not path.name.startswith(".") and path.name not in ("DATASET", "CHECKPOINT"):
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "there", CASES, ids=lambda there: f"{ROWS[there].system.split()[-1]}: {' '.join(there.split()[1:])}"[:90] if there in ROWS else there
+)
+def test_command_works(there, tmp_path, written, program):
+    case, command = CASES[there], ROWS[there].command
+    for place in PLACES:
+        path = tmp_path / place.lower()
+        if place in case.given:
+            written(case.given[place], path)
+    words = shlex.split(f"{command} {case.flags}")
+    for place in PLACES:
+        words = [word.replace(place, str(tmp_path / place.lower())) for word in words]
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    done = subprocess.run(words, cwd=program, env=environment, capture_output=True, text=True, timeout=300)
+    said = done.stdout + done.stderr
+    assert done.returncode == case.code and "Traceback" not in said, said[-2000:]
+    for text in case.says:
+        assert text in said
+    for name in case.files:
+        place, _, rest = name.partition("/")
+        assert (tmp_path / place.lower() / rest).exists(), name
+    if case.keys:
+        last = json.loads((tmp_path / "log").read_text().splitlines()[-1].removeprefix("DLLL "))
+        assert last["step"] == [] and set(case.keys) <= set(last["data"]), sorted(last["data"])
