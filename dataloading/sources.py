@@ -26,10 +26,11 @@ from utils.config.ranking import RankingConfig
 
 Warn = Callable[[str], None]
 _READERS = {TFRECORD: TfRecordSplit, TFRECORDS: BatchRecordSplit, PARQUET: ParquetSplit}
+AS_STATED = FeatureConfig()  # overrules nothing
 SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 
 
-def read_spec(config: DataConfig, features: FeatureConfig = FeatureConfig(), widths_open: bool = False) -> FeatureSpec:
+def read_spec(config: DataConfig, features: FeatureConfig = AS_STATED, widths_open: bool = False) -> FeatureSpec:
     """Load the feature specification of the data, with the widths and the pooling that options give in place of its own.
 
     A folder without one that holds `model_size.json` is a dataset of NVIDIA's DLRM for PyTorch, of type `split`.

@@ -64,8 +64,8 @@ class DataConfig:
     feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder", wide_and_deep=("fspec_file",))
     dataset_type: str = option(
         "tf_raw",
-        "tf_raw; pre-batched TFRecords (tfrecord) or Parquet files (parquet) of NVIDIA's Wide & Deep; TFRecords of its DLRM (split_tfrecords); split: "
-        "files as tf_raw with model_size.json instead of a specification (NVIDIA's DLRM for PyTorch); synthetic: data drawn on the fly",
+        "tf_raw; pre-batched TFRecords (tfrecord) or Parquet files (parquet) of NVIDIA's Wide & Deep; TFRecords of its DLRM (split_tfrecords); "
+        "split: files as tf_raw with model_size.json instead of a specification (NVIDIA's DLRM for PyTorch); synthetic: data drawn on the fly",
         choices=("tf_raw", TFRECORD, SPLIT_TFRECORDS, PARQUET, "split", "synthetic"),
     )
     train_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to train on, in place of --dataset_path")
