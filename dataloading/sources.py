@@ -26,11 +26,14 @@ from utils.config.ranking import RankingConfig
 
 Warn = Callable[[str], None]
 _READERS = {TFRECORD: TfRecordSplit, TFRECORDS: BatchRecordSplit, PARQUET: ParquetSplit}
+AS_STATED = FeatureConfig()  # overrules nothing
 SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 
 
-def read_spec(config: DataConfig, features: FeatureConfig, widths_open: bool) -> FeatureSpec:
+def read_spec(config: DataConfig, features: FeatureConfig = AS_STATED, widths_open: bool = False) -> FeatureSpec:
     """Load the feature specification of the data, with the widths and the pooling that options give in place of its own.
+
+    A folder without one that holds `model_size.json` is a dataset of NVIDIA's DLRM for PyTorch, of type `split`.
 
     Args:
         config: options of the data.
@@ -38,31 +41,25 @@ def read_spec(config: DataConfig, features: FeatureConfig, widths_open: bool) ->
         widths_open: neither a flag nor a checkpoint sets the widths of the tables, so that Parquet files of NVIDIA's Outbrain data have NVIDIA's.
 
     Raises:
-        FeatureSpecError: the specification cannot be read, or the options do not fit its features.
-        DatasetError: `--dataset_type tfrecord` finds no records.
+        FeatureSpecError, DatasetError: the specification is missing or invalid, the files that it follows from are, or the options do not fit it.
     """
-    spec = stated_spec(config)
+    spec = _stated(config)
     found = _overruled(with_usual_widths(spec) if widths_open and config.dataset_type == PARQUET else spec, features)
     return found if found == spec else replace(found, as_stated=spec.categorical)
 
 
-def stated_spec(config: DataConfig) -> FeatureSpec:
-    """Load the feature specification of the data as it stands.
-
-    A folder without one that holds `model_size.json` is a dataset of NVIDIA's DLRM for PyTorch, of type `split`.
-
-    Raises:
-        FeatureSpecError, DatasetError: the specification is missing or invalid, or the files that it follows from are.
-    """
+def _stated(config: DataConfig) -> FeatureSpec:
     if config.dataset_type == "synthetic" and not config.synthetic_dataset_use_feature_spec:
         rows, num_numerical = config.synthetic_dataset_cardinalities, config.synthetic_dataset_num_numerical_features
         return generator_spec(rows, num_numerical, SYNTHETIC_ALPHA, hotness=config.synthetic_dataset_hotness)
     if config.patterns:
         return pattern_spec(config.patterns)
     folder = Path(config.dataset_path or ".")
-    path, readers = folder / config.feature_spec, {TFRECORD: tfrecord_spec, PARQUET: parquet_spec}
-    if config.dataset_type in readers:
-        return readers[config.dataset_type](folder, config.feature_spec)
+    path = folder / config.feature_spec
+    if config.dataset_type == TFRECORD:
+        return tfrecord_spec(folder, config.feature_spec)
+    if config.dataset_type == PARQUET:
+        return parquet_spec(folder, config.feature_spec)
     if config.dataset_type == TFRECORDS:
         return batch_spec(FeatureSpec.from_yaml(path))
     if config.dataset_type == SPLIT or (config.dataset_type == "tf_raw" and not path.exists() and (folder / SIZES).is_file()):

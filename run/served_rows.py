@@ -26,7 +26,7 @@ class ProofRows(NamedTuple):
 
 def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None]) -> ProofRows:
     """Read the first rows of the test split. Raises UserError where the dataset does not fit the model; `warn` as in `check_transforms`."""
-    spec = read_spec(config.data, config.features, widths_open=False)
+    spec = read_spec(config.data, config.features)
     tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
     check_features(checkpoint, ModelFeatures.of(tables, features, spec.numerical, spec.numerical_dtype))
     check_transforms(checkpoint, spec, config.training.allow_other_transforms, warn)

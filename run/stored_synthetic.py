@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dataloading.feature_spec import DEFAULT_FILE_NAME
-from dataloading.sources import stated_spec
+from dataloading.sources import read_spec
 from utils.config.config import Config
 from utils.config.options import PLAN, TRAIN
 from utils.console import Console
@@ -46,4 +46,4 @@ def _written(config: Config, folder: Path) -> bool:
     if config.run.mode != TRAIN and (folder / DEFAULT_FILE_NAME).exists():
         return False  # its number of training rows is not this mode's
     rows = {"train": data.synthetic_dataset_train_batches * data.batch_size, "test": data.synthetic_dataset_valid_batches * data.valid_batch_size}
-    return write_dataset(folder, SyntheticDataset(stated_spec(data), rows, config.run.seed), keep=True)
+    return write_dataset(folder, SyntheticDataset(read_spec(data), rows, config.run.seed), keep=True)

@@ -21,7 +21,7 @@ _WIDTH = Bounds("at least 1", 1, _MAX_SIZE)
 _SIZE = Bounds(f"at least 1 and at most {_MAX_SIZE}", 1, _MAX_SIZE)
 _MAX_THRESHOLDS = 2**24  # float32 cannot represent more evenly spaced thresholds between 0 and 1
 _LOG_PATH = "dlrm_tf_log.json"
-TFRECORD, PARQUET, SPLIT_TFRECORDS = "tfrecord", "parquet", "split_tfrecords"
+TFRECORD, SPLIT_TFRECORDS, PARQUET = "tfrecord", "split_tfrecords", "parquet"
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class DataConfig:
     feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder", wide_and_deep=("fspec_file",))
     dataset_type: str = option(
         "tf_raw",
-        "tf_raw; pre-batched TFRecords, as NVIDIA's Wide & Deep has them (tfrecord) or its DLRM (split_tfrecords, with a folder for each feature); "
-        "parquet: NVIDIA's Wide & Deep; split: files as tf_raw with model_size.json (NVIDIA's DLRM for PyTorch); synthetic: drawn rows",
-        choices=("tf_raw", TFRECORD, PARQUET, SPLIT_TFRECORDS, "split", "synthetic"),
+        "tf_raw; pre-batched TFRecords (tfrecord) or Parquet files (parquet) of NVIDIA's Wide & Deep; TFRecords of its DLRM (split_tfrecords); "
+        "split: files as tf_raw with model_size.json instead of a specification (NVIDIA's DLRM for PyTorch); synthetic: data drawn on the fly",
+        choices=("tf_raw", TFRECORD, SPLIT_TFRECORDS, PARQUET, "split", "synthetic"),
     )
     train_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to train on, in place of --dataset_path")
     eval_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to evaluate on, in place of --dataset_path")

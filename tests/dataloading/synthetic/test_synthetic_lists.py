@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 from dataloading import transcribe, validate
 from dataloading.feature_spec import Categorical, FeatureSpec, FeatureSpecError, generator_spec
 from dataloading.generate_feature_spec import main as generate
-from dataloading.sources import stated_spec
+from dataloading.sources import read_spec
 from dataloading.synthetic.distinct_ids import distinct_ids
 from dataloading.synthetic.power_law import cumulative
 from dataloading.synthetic.split import SyntheticSplit
@@ -190,9 +190,9 @@ def test_command_and_flag_accept_hotness(tmp_path, capsys):
             generate(["--hotness", text, "--dst", str(tmp_path / "c.yaml")])
     assert not (tmp_path / "c.yaml").exists()
     options = {"dataset_type": "synthetic", "synthetic_dataset_cardinalities": (9, 20)}
-    assert stated_spec(DataConfig(**options)).hotness == (1, 1)
-    assert stated_spec(DataConfig(**options, synthetic_dataset_hotness=(9,))).hotness == (9, 9)
-    assert stated_spec(DataConfig(**options, synthetic_dataset_hotness=(1, 20), synthetic_dataset_num_numerical_features=0)).hotness == (1, 20)
+    assert read_spec(DataConfig(**options)).hotness == (1, 1)
+    assert read_spec(DataConfig(**options, synthetic_dataset_hotness=(9,))).hotness == (9, 9)
+    assert read_spec(DataConfig(**options, synthetic_dataset_hotness=(1, 20), synthetic_dataset_num_numerical_features=0)).hotness == (1, 20)
 
 
 def test_unsupported_dtype_is_rejected_before_drawing():
