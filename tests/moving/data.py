@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 from tests.dataloading.criteo_rows.test_facebook import write_archive, write_terabyte
 from tests.dataloading.criteo_rows.test_nvidia_binary import write as write_binary
+from tests.dataloading.parquet.outbrain_files import MULTI_HOT, ONE_HOT, write_files
 
 ROWS = {"train": 2048, "test": 1024}
 TABLES = (100, 50, 7)
@@ -77,6 +79,35 @@ def write_csv(folder: Path, with_rows: bool = True) -> Path:
 
 def write_csv_spec(folder: Path) -> Path:
     return write_csv(folder, with_rows=False)
+
+
+def write_tfrecords(folder: Path) -> Path:
+    """Write records of NVIDIA's Wide & Deep, first release, with displays of four rows, and a specification beside them that makes tables small."""
+    from dataloading import transcribe
+
+    spec = generator_spec(TABLES, 3, 1.2)
+    spec = replace(spec, group="display_id", dtypes={**spec.dtypes, "display_id": "int64"})
+    raw = folder.with_name("raw-of-tfrecords")
+    with TfRawWriter(raw, spec, tuple(ROWS)) as writer:
+        for split, count in ROWS.items():
+            writer.append(split, *SyntheticSplit(replace(spec, group=None), split, count, seed=1).read_rows(0, count)[:3], np.arange(count) // 4)
+        writer.publish({})
+    flags = ["--src_dataset_path", str(raw), "--dst_dataset_path", str(folder), "--dst_dataset_type", "tfrecord", "--num_files", "2"]
+    assert transcribe.main(flags) == 0
+    shutil.rmtree(raw)
+    return folder
+
+
+def write_parquet(folder: Path) -> Path:
+    """Write Parquet files of NVIDIA's Wide & Deep, current release."""
+    write_files(folder)
+    return folder
+
+
+def write_sizes(path: Path) -> Path:
+    """Write the widths of their tables."""
+    path.write_text(json.dumps(dict.fromkeys([*ONE_HOT, *MULTI_HOT], 4)))
+    return path
 
 
 def write_nvidias_binary(folder: Path) -> Path:
