@@ -195,3 +195,13 @@ def test_folder_that_cannot_be_written_is_one_line(run, tmp_path):
     (tmp_path / "file").write_text("")
     result = run(*DISK, *MODEL, "--synthetic_dataset_dir", tmp_path / "file")
     assert result.code == 1 and result.err.count("error: ") == 1 and str(tmp_path / "file") in result.err and "Traceback" not in result.err
+
+
+def test_untrained_with_a_checkpoint_is_an_error(run, dataset, trained):
+    result = run("--mode", "eval", "--untrained", "--dataset_path", dataset, "--cpu", "--restore_checkpoint_path", trained[0])
+    assert result.code != 0 and "--untrained and --restore_checkpoint_path exclude each other; drop one of them" in result.err
+
+
+def test_last_mode_counts(run, dataset, trained):
+    result = run("--mode", "test", "--mode", "eval", "--dataset_path", dataset, "--cpu")
+    assert result.code == 1 and "--restore_checkpoint_path is missing" in result.err

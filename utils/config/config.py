@@ -8,7 +8,7 @@ from utils.config.device import DeviceConfig
 from utils.config.features import FeatureConfig
 from utils.config.learning import OptimizerConfig, RegularisationConfig
 from utils.config.option import options_of
-from utils.config.options import TRAIN, DataConfig, ModelConfig, RunConfig, TrainingConfig
+from utils.config.options import EVAL, TRAIN, DataConfig, ModelConfig, RunConfig, TrainingConfig
 from utils.config.placement import PlacementConfig
 from utils.config.ranking import RankingConfig
 from utils.config.serving import ExportConfig
@@ -45,6 +45,8 @@ class Config:
                 f"{options.need_evaluations[0]} needs evaluations, and --evals_per_epoch 0 turns them off; drop one of them, or add --test_freq"
             )
 
+        if self.run.untrained and self.run.mode == EVAL and options.restore_checkpoint_path is not None:
+            raise ValueError("--untrained and --restore_checkpoint_path exclude each other; drop one of them")
         if self.features.embedding_sizes_file is not None and "embedding_dim" in self.given:
             raise ValueError("--embedding_sizes_file and --embedding_dim set the same option; drop one of them")
         warmup = self.optimizer.deep_warmup_epochs

@@ -143,7 +143,8 @@ def _valued(name: str, value: str, given: Collection[str], arguments: Sequence[s
     words = [f"--{name}", VALUES[name].get(value, value)]
     if value == "synthetic_disk":
         words += _on_disk(given, arguments)
-    if (name, value) == ("mode", "test") and not {"load_checkpoint_path", "restore_checkpoint_path"} & set(given):
+    last = _value_of(("mode",), arguments)  # of a flag given twice the last counts
+    if (name, value, last) == ("mode", "test", "test") and not {"load_checkpoint_path", "restore_checkpoint_path"} & set(given):
         words.append("--untrained")  # NVIDIA's program evaluates the model that it has initialised
     return words, f"--{name} {value} is {' '.join(words)} here" if words[1:] != [value] else ""
 

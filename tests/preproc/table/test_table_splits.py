@@ -175,7 +175,7 @@ def test_keys_keep_their_types(tmp_path):
         (["--train", "T", "--test", "T", "--extend_vocabulary"], "--extend_vocabulary needs --vocabulary"),
         (["--train", "T", "--test", "T", "--config", "c", "--categorical", "s"], "--categorical and --config: --config already sets the use"),
         (["--train", "T", "--test", "T", "--vocabulary", "D", "--label", "y"], "--label and --vocabulary"),
-        (["--train", "T", "--test", "T", "--vocabulary", "D"], "no such file; expected a feature specification \\(--vocabulary say"),
+        (["--train", "T", "--test", "T", "--vocabulary", "D"], "no such file; expected a feature specification \\(path from --vocabulary"),
         (["--train", "T", "--test", "T"], "--label is missing: expected --label COLUMN"),
         (["--train", "T", "--test", "T", "--label", "z"], "--label z: no column z; .*; the columns are s, t, part, y"),
         (["--train", "T", "--test", "T", "--label", "y > 1 and s > 2"], "expected a column, or one comparison"),
