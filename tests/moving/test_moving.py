@@ -114,6 +114,8 @@ def trained(folder: Path) -> Path:
 ON_SPLIT, ON_RAW, ON_RECORDS = {"SPLIT": data.write_split}, {"DATASET": data.write_raw}, {"RECORDS": data.write_records}
 MAIN = "python -m dlrm.scripts.main --mode"
 HOROVODRUN = "--mpi-args=--oversubscribe numactl --interleave=all -- python -u dlrm.py"
+DEPLOY = "python -m deployment.deploy --checkpoint-dir CHECKPOINT --model-repository-path REPOSITORY --model-name dlrm"
+DEPLOYED = Case({"CHECKPOINT": trained}, "--cpu", files=("REPOSITORY/dlrm/config.pbtxt",))
 CASES = {
     # NVIDIA's DLRM for PyTorch
     f"{MAIN} train --dataset SPLIT --save_checkpoint_path CHECKPOINT": Case(ON_SPLIT, PYTORCH, TRAINED_PYTORCH, CHECKPOINT),
@@ -196,8 +198,9 @@ CASES = {
     "python -u dlrm.py --dataset_type synthetic --synthetic_dataset_train_batches 10 --synthetic_dataset_valid_batches 2 "
     "--synthetic_dataset_cardinalities 100,100,100": Case({}, SIZES, TRAINED),
     "python -u dcnv2.py --dataset_path DATASET --amp --xla --save_checkpoint_path CHECKPOINT": Case(ON_RAW, SIZES, TRAINED, CHECKPOINT),
-    "python -m deployment.deploy --checkpoint-dir CHECKPOINT --model-repository-path REPOSITORY --model-name dlrm --dense-format tf-savedmodel "
-    "--sparse-format tf-savedmodel --model-precision fp32": Case({"CHECKPOINT": trained}, "--cpu", files=("REPOSITORY/dlrm/config.pbtxt",)),
+    f"{DEPLOY} --dense-format tf-savedmodel --sparse-format tf-savedmodel --model-precision fp32": DEPLOYED,
+    f"{DEPLOY} --dense-format trt --sparse-format hps --model-precision fp16": DEPLOYED,
+    f"{DEPLOY} --dense-format tf-savedmodel --sparse-format tf-savedmodel --model-precision fp32 --monolithic": DEPLOYED,
 }
 ON_TFRECORDS, WITH_PARQUET = {"TFRECORDS": data.write_tfrecords}, {"PARQUET": data.write_parquet}
 SHORT = "--benchmark_warmup_steps 2 --benchmark_steps 5"
