@@ -193,7 +193,7 @@ def check_quick(spec: FeatureSpec, splits: tuple[str, ...]) -> dict[str, int]:
             found, samples[split] = file_faults(spec, split)
             faults += found
     if faults:
-        more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
+        more = f" (and {len(faults) - 1} more fault{'s' if len(faults) > 2 else ''})" if len(faults) > 1 else ""
         where = f"{spec.path}: " if spec.path else ""
         hint = "" if _to_transcribe(spec) else f"; python -m dataloading.validate --dataset_path {spec.base_directory} lists all faults"
         raise DatasetError(f"{where}{faults[0]}{more}{hint}")

@@ -37,7 +37,7 @@ class Repository:
         for form, name in options.names.items():
             target = folder / name / str(self._number)
             if target.exists():
-                newest = max(versions(folder / name))
+                newest = max(versions(folder / name), default=self._number)  # no version where the path is a file
                 raise UserError(f"{target}: already exists, and versions are never replaced; use --model_version {newest + 1}")
             config = folder / name / CONFIG
             if config.exists() and interface(config.read_text()) != interface(config_text(options, form, inputs, {})):

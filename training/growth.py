@@ -43,8 +43,9 @@ class Growth:
                     f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset {now.categorical[name]}; --allow_growth only "
                     "adds rows"
                 )
-        if any((name in before.categorical) != (name in now.categorical) for name in known):
-            raise CheckpointError(f"{checkpoint.folder}: a feature that was numerical is now categorical, or the other way round")
+        if changed := [name for name in known if (name in before.categorical) != (name in now.categorical)]:
+            was, is_now = ("categorical", "numerical") if changed[0] in before.categorical else ("numerical", "categorical")
+            raise CheckpointError(f"{checkpoint.folder}: feature {changed[0]} was {was} and is {is_now} in the dataset; expected the same kind")
         model = checkpoint.manifest.get("model")
         self._architecture = architecture_named(model.get("interaction") if isinstance(model, Mapping) else None)
         if now.numerical and not before.numerical:
