@@ -186,7 +186,7 @@ CASES = {
         ON_RAW, SIZES, TRAINED, CHECKPOINT
     ),
     f"horovodrun -np 2 -H localhost:2 {HOROVODRUN} --dataset_path DATASET --amp --xla": Case(ON_RAW, SIZES, TRAINED),
-    "python -u dlrm.py --dataset_path RECORDS --dataset_type split_tfrecords --batch_size 512 --valid_batch_size 512": Case(
+    "python -u dlrm.py --dataset_path RECORDS --dataset_type split_tfrecords --batch_size 512 --valid_batch_size 512 --amp --xla": Case(
         ON_RECORDS, SMALL, TRAINED
     ),
     "python -u dlrm.py --dataset_path DATASET --amp --restore_checkpoint_path CHECKPOINT --mode eval": Case(

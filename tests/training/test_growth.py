@@ -184,7 +184,7 @@ def test_description_lists_new_features_and_rows(saved):
         ({"user": 7, "item": 5}, NUMERICAL, "has feature page, which the dataset lacks"),
         (ROWS, NUMERICAL[:1], "has feature num_1, which the dataset lacks"),
         (ROWS | {"user": 6}, NUMERICAL, "the table of feature user has 7 rows, the dataset 6"),
-        ({"user": 7, "item": 5, "num_0": 9}, ("page", "num_1"), "feature page was categorical and is numerical in the dataset; expected the same kind"),
+        ({"user": 7, "item": 5, "num_0": 9}, ("page", "num_1"), "feature page was categorical and is numerical in the dataset"),
     ],
 )
 def test_removed_features_or_rows_are_an_error(saved, rows, numerical, message):
