@@ -26,7 +26,7 @@ def test_training_logs_its_final_figures_and_learns(trained):
 
 def same_as(evaluated, trained):
     """Return True if an evaluation's figures equal those of the end of training."""
-    assert evaluated.pop("average_test_throughput") > 0
+    assert evaluated.pop("average_test_throughput") > 0 and evaluated.pop("avg_inference_latency") > 0
     return evaluated == {"auc": trained["auc"], "test_loss": trained["validation_loss"], "samples": ROWS["test"]}
 
 
