@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from dataloading.features import MEAN, POOLINGS, SPLITS, SUM, Categorical, Chunk, FeatureSpecError
-from utils.config.features import MULTI_HOT, ONE_HOT
-from utils.config.per_feature import MAX_HOTNESS
+from utils.config.per_feature import MAX_HOTNESS, MULTI_HOT, ONE_HOT
 
 GROUP = "group"
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}").fullmatch

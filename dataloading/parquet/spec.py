@@ -29,8 +29,7 @@ from dataloading.contract import PARQUET
 from dataloading.feature_spec import FeatureSpec, FeatureSpecError, smallest_dtype
 from dataloading.features import GROUP_DTYPES, LABEL_DTYPE
 from dataloading.spec_parsing import kind_of, mapping, refuse_unknown
-from utils.config.features import MULTI_HOT, ONE_HOT
-from utils.config.per_feature import MAX_HOTNESS
+from utils.config.per_feature import MAX_HOTNESS, MULTI_HOT, ONE_HOT
 from utils.yaml_file import YamlError, load_yaml
 
 _NUMERICAL, _LABEL, _MAP = "numerical", "label", "map"

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from utils.config.device import DeviceConfig
-from utils.config.features import FeatureConfig
 from utils.config.learning import OptimizerConfig, RegularisationConfig
 from utils.config.option import options_of
 from utils.config.options import EVAL, TRAIN, DataConfig, ModelConfig, RunConfig, TrainingConfig
+from utils.config.per_feature import FeatureConfig
 from utils.config.placement import PlacementConfig
 from utils.config.ranking import RankingConfig
 from utils.config.serving import ExportConfig

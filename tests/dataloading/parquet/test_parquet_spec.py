@@ -14,8 +14,8 @@ from dataloading.sources import read_spec
 from dataloading.tf_raw import TfRawSplit
 from tests.dataloading.make_data import folder_bytes
 from tests.dataloading.parquet.outbrain_files import MULTI_HOT, NUMERICAL, ONE_HOT, nvidia_spec, write_files, write_raw
-from utils.config.features import FeatureConfig
 from utils.config.options import DataConfig
+from utils.config.per_feature import FeatureConfig
 
 
 def written(folder, change=lambda spec: None):
