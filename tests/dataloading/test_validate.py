@@ -118,7 +118,7 @@ def test_all_faults_are_listed_together(dataset, capsys):
 def test_check_quick_reports_the_first_fault_and_the_command_for_all(dataset):
     (dataset / "train" / "cat_3.bin").unlink()
     (dataset / "test" / "cat_3.bin").unlink()
-    with pytest.raises(DatasetError, match=r"cat_3\.bin: No such file.*and 1 more faults.*dataloading\.validate"):
+    with pytest.raises(DatasetError, match=r"cat_3\.bin: No such file.*and 1 more fault.*dataloading\.validate"):
         check_quick(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), ("train", "test"))
 
 
