@@ -36,6 +36,7 @@ OF_A_START = {
     "dataset_path": None,
     "feature_spec": "other.yaml",
     "dataset_type": None,
+    "synthetic_dataset_dir": None,
     "train_data_pattern": None,
     "eval_data_pattern": None,
     "embedding_sizes_file": None,
