@@ -9,7 +9,6 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,8 @@ import numpy as np
 from dataloading.contract import TFRECORDS
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.features import NUMERICAL_DTYPE, DatasetError
-from dataloading.tf_raw import copy_vocabularies, move_in_place, refuse_replacing
+from dataloading.tf_raw import move_in_place, refuse_replacing
+from dataloading.tfrecord.hidden_folder import InHiddenFolder
 from utils.naming import naming
 from utils.runtime import prepare_tensorflow
 from utils.scratch import Scratch, exclusively
@@ -27,7 +27,7 @@ KEY = "data"  # the name of the tensor in a record
 _FILE = "data_0.tfrecords"
 
 
-class BatchRecordWriter:
+class BatchRecordWriter(InHiddenFolder):
     """A writer that publishes complete records, or none: the counterpart of `tf_raw.TfRawWriter` for records of one batch each.
 
     Raises:
@@ -71,26 +71,11 @@ class BatchRecordWriter:
             self._scratch.remove()
             raise
 
-    def __enter__(self) -> "BatchRecordWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._scratch.remove()
-
-    @property
-    def folder(self) -> Path:
-        """The hidden folder; other files placed here are published with the records."""
-        return self._scratch.folder
-
     def append(
         self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray | None, groups: np.ndarray | None = None
     ) -> None:
         """Append rows; see `tf_raw.TfRawWriter.append`. Raises DatasetError for a value that float16 does not hold."""
         self._splits[split].append(numerical, ids, labels)
-
-    def copy_vocabularies(self, spec: FeatureSpec) -> None:
-        """Publish `spec`'s vocabularies with the records, if there are any."""
-        copy_vocabularies(spec, self.folder)
 
     def publish(self, metadata: Mapping[str, Any]) -> FeatureSpec:
         """Make the records visible, and return their specification.

@@ -8,7 +8,6 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ import numpy as np
 from dataloading.contract import TFRECORD
 from dataloading.feature_spec import DEFAULT_FILE_NAME, Chunk, FeatureSpec
 from dataloading.features import DatasetError
-from dataloading.tf_raw import copy_vocabularies, move_in_place, refuse_replacing
+from dataloading.tf_raw import move_in_place, refuse_replacing
 from dataloading.tfrecord.example_bytes import encode_example
+from dataloading.tfrecord.hidden_folder import InHiddenFolder
 from dataloading.tfrecord.spec import FOLDERS, ROWS_PER_RECORD
 from utils.naming import naming
 from utils.runtime import prepare_tensorflow
@@ -28,7 +28,7 @@ DEFAULT_FILES = 40
 SCHEMA = "transformed_metadata"
 
 
-class TfRecordWriter:
+class TfRecordWriter(InHiddenFolder):
     """A writer that publishes complete records, or none: the counterpart of `tf_raw.TfRawWriter` for TFRecords.
 
         with TfRecordWriter(destination, spec, {"train": 60_000, "test": 27_000}) as writer:
@@ -73,17 +73,6 @@ class TfRecordWriter:
             self._scratch.remove()
             raise
 
-    def __enter__(self) -> "TfRecordWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._scratch.remove()
-
-    @property
-    def folder(self) -> Path:
-        """The hidden folder; other files placed here are published with the records."""
-        return self._scratch.folder
-
     def append(
         self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray | None, groups: np.ndarray | None = None
     ) -> None:
@@ -97,10 +86,6 @@ class TfRecordWriter:
         if split not in self._splits:
             self._splits[split] = _SplitWriter([self.folder / file for file in self.spec.sources[split][0].files], self._rows[split])
         self._splits[split].append(columns)
-
-    def copy_vocabularies(self, spec: FeatureSpec) -> None:
-        """Publish `spec`'s vocabularies with the records, if there are any."""
-        copy_vocabularies(spec, self.folder)
 
     def publish(self, metadata: Mapping[str, Any]) -> FeatureSpec:
         """Make the records visible, and return their specification.
