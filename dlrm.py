@@ -21,7 +21,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 # The modules beside this file have common names. A module of the user's with such a name may come first on the path; fail here with a clear error.
-for _name in ("utils", "run", "model", "training", "preproc", "dataloading", "serving"):
+for _name in ("utils", "run", "model", "training", "preproc", "dataloading", "report", "serving"):
     _spec = importlib.util.find_spec(_name)
     if _spec is None or os.path.dirname(os.path.dirname(os.path.realpath(_spec.origin or ""))) != os.path.dirname(os.path.realpath(__file__)):
         raise ImportError(

@@ -18,7 +18,7 @@ from utils.checkpoint.fallback import sound_checkpoint
 from utils.checkpoint.folder import complete_steps
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config
-from utils.config.options import EVAL, INFERENCE, LATEST, PREDICT, TRAIN
+from utils.config.options import EVAL, EXPLAIN, INFERENCE, LATEST, PREDICT, TRAIN
 from utils.distributed import World
 from utils.errors import UserError
 
@@ -55,7 +55,7 @@ def open_checkpoint(config: Config, warn: Warn) -> Checkpoint | None:
     if config.run.untrained and config.run.mode == EVAL:
         warn("--untrained: the initial weights are evaluated; the metrics say nothing about a trained model")
         return None
-    if config.run.mode in (EVAL, PREDICT):
+    if config.run.mode in (EVAL, PREDICT, EXPLAIN):
         raise UserError(f"--restore_checkpoint_path is missing: --mode {config.run.mode} needs a trained model")
     if config.run.mode == INFERENCE:
         warn("no --restore_checkpoint_path: the benchmark runs with random weights, its AUC means nothing")

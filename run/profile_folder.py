@@ -3,7 +3,8 @@
 import tempfile
 from pathlib import Path
 
-from utils.config.options import TRAIN, RunConfig
+from utils.config.options import TRAIN
+from utils.config.run import RunConfig
 from utils.errors import UserError
 
 FOLDER = Path("profile")

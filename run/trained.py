@@ -26,7 +26,8 @@ from utils.checkpoint.reading import Checkpoint
 from utils.config.config import PARTS, Config
 from utils.config.device import DeviceConfig
 from utils.config.option import build
-from utils.config.options import LATEST, PREDICT, DataConfig, RunConfig, TrainingConfig
+from utils.config.options import LATEST, PREDICT, DataConfig, TrainingConfig
+from utils.config.run import RunConfig
 from utils.forks import POLARS, TENSORFLOW, RenewedLock, check_threads
 from utils.metrics.binary import sigmoid
 from utils.paths import check_utf8

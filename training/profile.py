@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from utils.config.options import RunConfig
+from utils.config.run import RunConfig
 from utils.console import Console
 
 STEPS = 10

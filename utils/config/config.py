@@ -7,10 +7,11 @@ from typing import Any
 from utils.config.device import DeviceConfig
 from utils.config.learning import OptimizerConfig, RegularisationConfig
 from utils.config.option import options_of
-from utils.config.options import EVAL, TRAIN, DataConfig, ModelConfig, RunConfig, TrainingConfig
+from utils.config.options import EVAL, TRAIN, DataConfig, ModelConfig, TrainingConfig
 from utils.config.per_feature import FeatureConfig
 from utils.config.placement import PlacementConfig
 from utils.config.ranking import RankingConfig
+from utils.config.run import RunConfig
 from utils.config.serving import ExportConfig
 
 

@@ -1,6 +1,7 @@
 """The options of a run: typed, documented, checked when constructed; `config` puts them together.
 
-`learning.py` holds the options of the optimizer, `placement.py` those of table placement, `device.py` those of devices and precision.
+`run.py` holds the mode and the files that a run reports to, `learning.py` the options of the optimizer, `placement.py` those of table placement,
+`device.py` those of devices and precision.
 """
 
 from dataclasses import dataclass
@@ -8,52 +9,18 @@ from dataclasses import dataclass
 from utils.config.option import FROM_0, FROM_1, INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, Bounds, Facts, Reader, check, check_options, option
 from utils.config.per_feature import EXPECTED, check_hotness, widths
 
-TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"
+TRAIN, EVAL, INFERENCE, PREDICT, EXPLAIN, PLAN, EXPORT = "train", "eval", "inference", "predict", "explain", "plan", "export"
 DOT, CROSS, CAT, WIDE_AND_DEEP = "dot", "cross", "cat", "wide_and_deep"
 INTERACTIONS = [DOT, CROSS, CAT, WIDE_AND_DEEP]  # a list: `model.architectures.register` appends to it
 SUM, OF_FEATURE = "sum", "feature"
 BEST, LATEST = "best", "latest"  # files in a folder of checkpoints, each with the name of a step
-MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT)
 
 STEPS_FROM_0, STEPS_FROM_1 = Bounds("0 or more steps", 0), Bounds("at least 1 step", 1)
 _MAX_SIZE = 2**31 - 1  # largest batch or layer: TensorFlow counts in 32 bits
 _WIDTH = Bounds("at least 1", 1, _MAX_SIZE)
 _SIZE = Bounds(f"at least 1 and at most {_MAX_SIZE}", 1, _MAX_SIZE)
 _MAX_THRESHOLDS = 2**24  # float32 cannot represent more evenly spaced thresholds between 0 and 1
-_LOG_PATH = "dlrm_tf_log.json"
 TFRECORD, SPLIT_TFRECORDS, PARQUET = "tfrecord", "split_tfrecords", "parquet"
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """The mode of a run, and the files that it reports to."""
-
-    mode: str = option(
-        TRAIN, "train, evaluate, measure inference, write predictions, show where tables would be placed, or export for serving", choices=MODES
-    )
-    seed: int = option(
-        0, "seed of weights, batch order and synthetic data", resume=MUST_EQUAL, bounds=Bounds("0 or more, below 2^63", 0, 2**63, below=True)
-    )
-    log_path: str | None = option(
-        None, f"log file of 'DLLL' JSON lines; empty for none; the default is {_LOG_PATH}, and dlrm_tf_log_MODE.json where --mode is not train"
-    )
-    args_path: str | None = option(None, "JSON file to write all flags to", modes=(TRAIN, EVAL, INFERENCE, PREDICT))
-    print_freq: int = option(100, "console and log interval while training", unit="steps", modes=(TRAIN,), bounds=STEPS_FROM_1)
-    log_steps: bool = option(False, "log batch_samplesps of every step after --benchmark_warmup_steps", modes=(TRAIN, INFERENCE))
-    split: str = option("test", "split to score: train, valid, test or any other split of the dataset, with or without labels", modes=(PREDICT,))
-    predictions_path: str | None = option(
-        None, "Parquet file for the predictions: key columns, row, score, label and group; those that the split lacks are left out", modes=(PREDICT,)
-    )
-    untrained: bool = option(False, "evaluate the model with its initial weights, without a checkpoint", modes=(EVAL,))
-    profiler_start_step: int | None = option(
-        None, "step at which a TensorFlow profile of 10 steps starts; written to ./profile", modes=(TRAIN,), bounds=FROM_0
-    )
-    profiled_rank: int = option(0, "rank that --profiler_start_step profiles", modes=(TRAIN,), needs="profiler_start_step", bounds=FROM_0)
-
-    def __post_init__(self):
-        check_options(self)
-        if self.log_path is None:  # only training writes to the default log: other modes must not replace it
-            object.__setattr__(self, "log_path", _LOG_PATH if self.mode == TRAIN else _LOG_PATH.replace(".json", f"_{self.mode}.json"))
 
 
 @dataclass(frozen=True)
@@ -307,7 +274,7 @@ class TrainingConfig:
         "checkpoint to take from the folder given to --restore_checkpoint_path: best (the latest where no best is kept) or latest; training always "
         "continues from the latest",
         choices=(BEST, LATEST),
-        modes=(EVAL, INFERENCE, PREDICT, EXPORT),
+        modes=(EVAL, INFERENCE, PREDICT, EXPLAIN, EXPORT),
     )
     restore_fallback: bool = option(False, "verify the whole checkpoint first; if it is damaged, restore the newest intact one before it")
     allow_growth: bool = option(

@@ -12,10 +12,11 @@ from utils.config.flags import Parser, add_flags
 from utils.config.ineffective import warnings as warnings_of
 from utils.config.learning import OptimizerConfig, RegularisationConfig
 from utils.config.option import build
-from utils.config.options import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from utils.config.options import DataConfig, ModelConfig, TrainingConfig
 from utils.config.per_feature import FeatureConfig
 from utils.config.placement import PlacementConfig
 from utils.config.ranking import RankingConfig
+from utils.config.run import RunConfig
 from utils.config.serving import ExportConfig
 from utils.dialects.command_line import parse
 from utils.dialects.pytorch_flags import LEGACY
