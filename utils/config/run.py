@@ -15,7 +15,7 @@ class RunConfig:
 
     mode: str = option(
         TRAIN,
-        "train, evaluate, measure inference, write predictions, rank features by importance, show where tables would be placed, or export for serving",
+        "train, evaluate, measure inference, write predictions, rank features by importance, show the placement of tables, or export for serving",
         choices=MODES,
     )
     seed: int = option(
