@@ -1,1 +1,1 @@
-"""What a run did: TensorBoard's files, HTML reports, comparisons; from logs and manifests."""
+"""Reports on runs: TensorBoard's files, HTML pages, comparisons; from logs and manifests."""
