@@ -76,6 +76,11 @@ class Record:
     cut: int = 0
     seconds: float = 0.0
 
+    @property
+    def mode(self) -> str:
+        """The mode of the run."""
+        return str(self.about.get("mode") or self.parameters.get("mode") or "train")
+
 
 def read_record(span: RunSpan, name: str) -> Record:
     """Read the lines of a run. Raises UserError where the file cannot be read any more."""
