@@ -1,8 +1,8 @@
 """Make a report of one or several runs: an HTML file that opens in any browser and requests nothing.
 
-    python -m report dlrm_tf_log.json -o report.html
-    python -m report CHECKPOINTS -o report.html --predictions predictions.parquet --dataset_path DATASET --by FEATURE
-    python -m report first.json second.json -o report.html
+python -m report dlrm_tf_log.json -o report.html
+python -m report CHECKPOINTS -o report.html --predictions predictions.parquet --dataset_path DATASET --by FEATURE
+python -m report first.json second.json -o report.html
 """
 
 import os
@@ -32,13 +32,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m report", description=__doc__)
     parser.add_argument("runs", nargs="*", metavar="RUN", help="a log (dlrm_tf_log.json), or a folder of checkpoints, whose run's log is taken")
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="the HTML file to write (default: report.html)")
-    parser.add_argument("--predictions", action="append", default=[], metavar="FILE", help="what --mode predict wrote; with several runs once for each")
+    parser.add_argument(
+        "--predictions", action="append", default=[], metavar="FILE", help="what --mode predict wrote; with several runs once for each"
+    )
     parser.add_argument("--dataset_path", default="", metavar="DIR", help="the tf_raw dataset, for the section about the data")
     parser.add_argument("--by", action="append", default=[], metavar="FEATURE", help="a feature to show metrics by; may be given again")
     parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="compare two JSON files of benchmarks instead; see --compare --help")
     args = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     if not args.runs:
-        raise UserError("no run is given; expected a log (dlrm_tf_log.json) or a folder of checkpoints: python -m report dlrm_tf_log.json -o report.html")
+        raise UserError(
+            "no run is given; expected a log (dlrm_tf_log.json) or a folder of checkpoints: python -m report dlrm_tf_log.json -o report.html"
+        )
     _check_output(args.output, args.runs)
     spans = _distinct(args.runs)
     rows = Rows(args.predictions, args.dataset_path, args.by)
@@ -123,7 +127,9 @@ def _write(path: Path, text: str) -> None:
         return
     target = path.resolve()
     try:
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=f".{target.name}.", suffix=".writing", delete=False, encoding="utf-8") as file:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=target.parent, prefix=f".{target.name}.", suffix=".writing", delete=False, encoding="utf-8"
+        ) as file:
             try:
                 file.write(text)
                 file.close()

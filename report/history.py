@@ -19,7 +19,15 @@ def time_line(record: Record) -> tuple[Markup, list[Plot]]:
     for row, kind in enumerate(found):
         seconds = [event.seconds for event in record.events if event.kind == kind]
         series.append(Series(kind, seconds, [row] * len(seconds), points=True))
-    plot = Plot("time-line", "Saves, faults and resumes", "", series, "seconds since the run began", "events", note="Pauses between its processes are included.")
+    plot = Plot(
+        "time-line",
+        "Saves, faults and resumes",
+        "",
+        series,
+        "seconds since the run began",
+        "events",
+        note="Pauses between its processes are included.",
+    )
     shown = record.events if len(record.events) <= _MOST_ROWS else [event for event in record.events if event.kind != "checkpoint"][:_MOST_ROWS]
     rows = [(_KINDS[event.kind], number(event.seconds, 6), number(event.step), event.text) for event in shown]
     left = len(record.events) - len(shown) + record.events_left_out
@@ -34,7 +42,9 @@ def options(record: Record) -> Markup | None:
     if not record.parameters:
         return None
     rows = [(key, _shown(value)) for key, value in sorted(record.parameters.items())]
-    folded = element("details", element("summary", f"{len(rows)} flags of the last start"), table("flags", ["flag", "value"], rows, hidden_caption=True))
+    folded = element(
+        "details", element("summary", f"{len(rows)} flags of the last start"), table("flags", ["flag", "value"], rows, hidden_caption=True)
+    )
     return section("options", "Options", folded)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from report.html import Markup, code, element, interval, joined, note, number, section, share, size, table
-from report.plots import Plot, Series, figure, of_curve
+from report.plots import Plot, Series, of_curve, plotted
 from report.record import Record
 from report.thinning import POINTS, finite
 
@@ -43,7 +43,7 @@ def placement(record: Record) -> tuple[Markup, list[Plot]] | None:
         for key, title, unit, scale in (("bytes", "Memory of the tables", "MiB", 2**20), ("sent_bytes_per_step", "Sent in a step", "MiB", 2**20)):
             values = [None if (value := finite(worker.get(key))) is None else value / scale for worker in workers]
             plots.append(Plot(f"workers-{key}".replace("_", "-"), title, unit, [Series(unit, names, values)], "worker", "bars", whole=True))
-    return section("placement", "Workers and placement", *parts, *(figure(plot) for plot in plots)), plots
+    return section("placement", "Workers and placement", *parts, plotted(plots)), plots
 
 
 def _held(shards: Sequence[Any]) -> Markup:
@@ -81,7 +81,7 @@ def tables(record: Record, most: int = POINTS) -> tuple[Markup, list[Plot]] | No
     if not norms:
         parts.append(note("Norms are in the log of a run with --log_norms."))
     plots = list(_table_plots(record, ordered, touched, most))
-    return section("tables", "Tables", *parts, *(figure(plot) for plot in plots)), plots
+    return section("tables", "Tables", *parts, plotted(plots)), plots
 
 
 def _table_plots(record: Record, ordered: Sequence[Mapping[str, Any]], touched: Mapping[str, Any], most: int) -> list[Plot]:
@@ -92,10 +92,23 @@ def _table_plots(record: Record, ordered: Sequence[Mapping[str, Any]], touched: 
         values = [100 * touched[name] for name in shown]
         title = "Rows touched, by table" if len(shown) == len(ordered) else f"Rows touched, the {len(shown)} largest tables"
         plots.append(Plot("touched", title, "% of the rows", [Series("% of the rows", shown, values)], "table", "bars", whole=True))
-    for name, title, unit, curves in (("touched-steps", "Rows touched, by step", "share of the rows", record.touched), ("norms", "Norms of tables", "L2 norm", record.norms)):
-        series = [of_curve(table_name, curves[table_name], most) for table_name in largest if table_name in curves and curves[table_name].last][:_MOST_CURVES]
+    for name, title, unit, curves in (
+        ("touched-steps", "Rows touched, by step", "share of the rows", record.touched),
+        ("norms", "Norms of tables", "L2 norm", record.norms),
+    ):
+        series = [of_curve(table_name, curves[table_name], most) for table_name in largest if table_name in curves and curves[table_name].last][
+            :_MOST_CURVES
+        ]
         if series and len(series[0].x) > 1:
-            plots.append(Plot(name, title + (f" ({_MOST_CURVES} largest tables)" if len(ordered) > _MOST_CURVES else ""), unit, series, whole=name == "touched-steps"))
+            plots.append(
+                Plot(
+                    name,
+                    title + (f" ({_MOST_CURVES} largest tables)" if len(ordered) > _MOST_CURVES else ""),
+                    unit,
+                    series,
+                    whole=name == "touched-steps",
+                )
+            )
     return plots
 
 
@@ -112,14 +125,18 @@ def importance(record: Record, command: str) -> tuple[Markup, list[Plot]]:
     for name, one in zip(names, ranked, strict=True):
         columns = ", ".join(map(str, one.get("columns") or ()))
         rows.append((name, *_three(one, "auc_lost"), *_three(one, "log_loss_lost"), "" if columns == name else columns))
-    parts: list[Any] = [figure(plot) for plot in plots if plot.series[0].values]
+    plots = [plot for plot in plots if plot.series[0].values]
+    parts: list[Any] = [plotted(plots)]
     parts.append(table("importance", ["feature", "AUC lost", "95%", "log loss added", "95%", "moves together"], rows))
     measured = record.importance
     count, repeats = finite(measured.get("samples")), finite(measured.get("repeats"))
     said = f"Measured on {count:,} rows of the {measured.get('split')} split, {repeats} permutations of each feature." if count and repeats else None
     copies = [pair for pair in measured.get("copies") or () if isinstance(pair, Sequence) and len(pair) >= 3]
-    warned = [note(f"{pair[0]} and {pair[1]} are copies of each other (normalised mutual information {pair[2]:.4g}); each hides the other's importance.") for pair in copies]
-    return section("importance", "Importance of features", note(said) if said else None, *parts, *warned), [plot for plot in plots if plot.series[0].values]
+    warned = [
+        note(f"{pair[0]} and {pair[1]} are copies of each other (normalised mutual information {pair[2]:.4g}); each hides the other's importance.")
+        for pair in copies
+    ]
+    return section("importance", "Importance of features", note(said) if said else None, *parts, *warned), plots
 
 
 def _bars(ranked: Sequence[Mapping[str, Any]], names: Sequence[str], key: str, title: str) -> Plot:
@@ -129,7 +146,16 @@ def _bars(ranked: Sequence[Mapping[str, Any]], names: Sequence[str], key: str, t
     values = [_middle(one, key) for one in ranked]
     series = Series(title, names, values if any(value is not None for value in values) else [], low, high)
     said = "The bars' lines are intervals of 95%; a feature whose interval has 0 in it may be useless to this model."
-    return Plot(f"importance-{key}".replace("_", "-"), f"{title[:1].upper()}{title[1:]} without a feature", title, [series], "feature", "bars", note=said, whole=True)
+    return Plot(
+        f"importance-{key}".replace("_", "-"),
+        f"{title[:1].upper()}{title[1:]} without a feature",
+        title,
+        [series],
+        "feature",
+        "bars",
+        note=said,
+        whole=True,
+    )
 
 
 def _middle(feature: Mapping[str, Any], key: str) -> float | None:

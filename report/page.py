@@ -37,7 +37,9 @@ def page(title: str, intro: str, sections: Sequence[tuple[str, Markup]], plots: 
     header = element("header", element("h1", title), element("p", intro, class_="intro"), element("div", id="controls", class_="controls"))
     contents = element("nav", element("ul", *links), aria_label="contents")
     main = element("main", *(body for _, body in sections), id="main")
-    footer = element("footer", element("p", "Every figure is from the log. Drawn by uPlot 1.6.32 (MIT licence, © Leon Sorokin). Made by python -m report."))
+    footer = element(
+        "footer", element("p", "Every figure is from the log. Drawn by uPlot 1.6.32 (MIT licence, © Leon Sorokin). Made by python -m report.")
+    )
     body = [
         element("a", "Skip to the report", class_="skip", href="#main"),
         header,
@@ -45,7 +47,7 @@ def page(title: str, intro: str, sections: Sequence[tuple[str, Markup]], plots: 
         main,
         footer,
         element("div", id="said", class_="quiet", aria_live="polite"),
-        f'<script type="application/json" id="data">{_inside_script(json.dumps(content(plots), separators=(",", ":")))}</script>',
+        f'<script type="application/json" id="plots-data">{_inside_script(json.dumps(content(plots), separators=(",", ":")))}</script>',
         *(f"<script>{script}</script>" for script in scripts),
     ]
     return "\n".join(["<!DOCTYPE html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", *body, "</body>", "</html>", ""])
@@ -67,5 +69,3 @@ def _digest(text: str) -> str:
 def _inside_script(text: str) -> str:
     """Escape what would end, or comment out, a script element."""
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-

@@ -41,5 +41,8 @@ def _by_value(record: Record, rows: Rows) -> tuple[Markup, list[Plot]]:
 
 
 def _data(record: Record, rows: Rows) -> tuple[Markup, list[Plot]]:
-    parts = [note("Click rates, missing, unknown and out-of-range values, and drift between splits need the dataset:"), code(report_command(record, "--dataset_path", dataset_of(record)))]
+    parts = [
+        note("Click rates, missing, unknown and out-of-range values, and drift between splits need the dataset:"),
+        code(report_command(record, "--dataset_path", dataset_of(record))),
+    ]
     return section("data", "The data", joined(parts)), []

@@ -9,7 +9,7 @@ from report.html import Markup, code, element, interval, note, number, section, 
 from report.measures import auc_interval, normal_interval
 from report.outcome import Outcome, outcomes, status
 from report.page import page
-from report.plots import Plot, Series, figure, of_curve
+from report.plots import Plot, Series, of_curve, plotted
 from report.record import Record
 from report.row_sections import Rows
 from report.thinning import POINTS, finite
@@ -28,7 +28,7 @@ _METRICS = (("auc", "AUC"), ("log_loss", "log loss"), ("normalized_entropy", "no
 def report_several(records: Sequence[Record], rows: Rows, most: int = POINTS) -> str:
     """Return the page about several runs; see `single.report_one`."""
     plots = list(_overlaid(records, most))
-    inside = element("div", *(figure(plot) for plot in plots), class_="plots")
+    inside = plotted(plots)
     sections = [
         ("Outcomes", _outcomes(records)),
         ("Curves", section("curves", "Curves", inside if plots else note("None of the runs has a training line."))),
@@ -147,7 +147,21 @@ def _flags(record: Record) -> dict[str, str]:
 
 def _about(record: Record) -> dict[str, str]:
     """Return what a log says of its data, model and machine, as texts."""
-    keys = ("program", "mode", "model", "dataset", "workers", "device", "dtype", "operations", "processor", "steps", "steps_per_epoch", "batch_size", "chosen_by")
+    keys = (
+        "program",
+        "mode",
+        "model",
+        "dataset",
+        "workers",
+        "device",
+        "dtype",
+        "operations",
+        "processor",
+        "steps",
+        "steps_per_epoch",
+        "batch_size",
+        "chosen_by",
+    )
     found = {key.replace("_", " "): _words(record.about.get(key)) for key in keys if record.about.get(key) is not None}
     for key, title in (("samples", "rows"), ("fingerprints", "fingerprint"), ("parameters", "parameters")):
         inside = record.about.get(key)
@@ -155,7 +169,11 @@ def _about(record: Record) -> dict[str, str]:
             found |= {f"{title}: {name}": _words(value) for name, value in inside.items()}
     tables = record.about.get("tables")
     if isinstance(tables, Sequence):
-        found |= {f"table {one.get('name')}": f"{one.get('rows'):,} × {one.get('dim')}" for one in tables if isinstance(one, Mapping) and isinstance(one.get("rows"), int)}
+        found |= {
+            f"table {one.get('name')}": f"{one.get('rows'):,} × {one.get('dim')}"
+            for one in tables
+            if isinstance(one, Mapping) and isinstance(one.get("rows"), int)
+        }
     names = record.about.get("numerical")
     if isinstance(names, Sequence):
         found["numerical features"] = ", ".join(map(str, names)) or "none"
@@ -174,4 +192,9 @@ def _next(records: Sequence[Record], rows: Rows) -> Markup:
     parts = []
     for record in records:
         parts += [element("p", f"All about {record.name}:"), code(typed("python", "-m", "report", record.span.path.absolute(), "-o", "report.html"))]
-    return section("next", "What to type next", *parts, note(f"With --predictions {PREDICTIONS} --dataset_path DATASET --by FEATURE also what needs rows.") if not rows.by else None)
+    return section(
+        "next",
+        "What to type next",
+        *parts,
+        note(f"With --predictions {PREDICTIONS} --dataset_path DATASET --by FEATURE also what needs rows.") if not rows.by else None,
+    )

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from report.commands import mode_command
 from report.curves import training_plots
 from report.history import next_steps, options, time_line
-from report.html import Markup, element, section
+from report.html import Markup, section
 from report.layout import importance, placement, tables
 from report.outcome import first_screen, outcomes, status
 from report.page import page
-from report.plots import Plot, figure
+from report.plots import Plot, plotted
 from report.quality import quality
 from report.record import Record
 from report.row_sections import Rows, row_sections
@@ -47,7 +47,7 @@ def report_one(record: Record, rows: Rows, most: int = POINTS) -> str:
     for heading, plot in training_plots(record, most):
         of_section.setdefault(heading, []).append(plot)
     for heading, plots in of_section.items():
-        inside = element("div", *(figure(plot) for plot in plots), class_="plots")
+        inside = plotted(plots)
         found.add(heading, (section(heading.lower().replace(" ", "-"), heading, inside), plots))
     summarised = next((outcome for outcome in outcomes(record) if outcome.figures.get("histogram") or outcome.figures.get("deciles")), None)
     found.add("Calibration and ranking", quality(summarised, mode_command(record, "eval")))

@@ -1,7 +1,7 @@
 // Draws the plots of a report by uPlot, writes their numbers into tables, and keeps the switches of the page.
 (function () {
   "use strict";
-  const content = JSON.parse(document.getElementById("data").textContent);
+  const content = JSON.parse(document.getElementById("plots-data").textContent);
   const root = document.documentElement;
   const dashes = [[], [9, 4], [2, 4], [10, 4, 2, 4], [5, 3], [14, 4], [2, 2, 8, 4], [5, 6]];
   const axes = { step: "step", samples: "samples", seconds: "seconds" };
