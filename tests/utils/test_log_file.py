@@ -214,5 +214,5 @@ def test_a_log_that_cannot_be_renamed_is_kept(path, monkeypatch):
 def test_a_loop_of_links_is_one_line(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    with pytest.raises(UserError, match="--log_path .*: Too many levels of symbolic links"):
+    with pytest.raises(UserError, match=r"--log_path .*: Too many levels of symbolic links"):
         RunLog(str(tmp_path / "a"), {})
