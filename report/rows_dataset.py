@@ -131,7 +131,7 @@ def _looked_up(path: Path, ids: list[int], hexadecimal: bool) -> dict[int, str]:
         rows = pl.scan_parquet(path, glob=False).select("id", "value").filter(pl.col("id").is_in(ids)).collect().rows()
     except (pl.exceptions.PolarsError, OSError) as error:
         raise UserError(f"{path}: cannot be read as a vocabulary (value, id, count): {' '.join(str(error).split())[:200]}") from None
-    shown = (lambda value: f"{value:08x}") if hexadecimal else lambda value: str(value).replace(BETWEEN, " × ")
+    shown = (lambda value: f"{value:08x}") if hexadecimal else lambda value: str(value).replace(BETWEEN, ", ")
     return {number: shown(value) for number, value in rows if value is not None}
 
 
