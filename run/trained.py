@@ -70,7 +70,7 @@ class TrainedModel:
         check_threads(TENSORFLOW)
         with self._lock:
             if self._tensorflow is None:
-                self._tensorflow = _evaluator(self._opened, self._config, self.features, self._tables)
+                self._tensorflow = evaluator_of(self._opened, self._config, self.features, self._tables)
         return self._tensorflow
 
     @property
@@ -206,7 +206,7 @@ def _described(config: Config, features: ModelFeatures) -> tuple[tuple[Table, ..
     return tables_and_features(config, categorical_of(features), list(features.categorical.values()), len(features.numerical), zeros=True)
 
 
-def _evaluator(checkpoint: Checkpoint, config: Config, features: ModelFeatures, mapped: Mapping[str, Any] | None):
+def evaluator_of(checkpoint: Checkpoint, config: Config, features: ModelFeatures, mapped: Mapping[str, Any] | None):
     """Build the TensorFlow evaluator and read its weights; with `mapped` tables, by name, only the dense weights."""
     from utils.runtime import prepare_tensorflow
 
