@@ -109,10 +109,8 @@ def _tell_sample(run: Prepared, sample: Sample, rows: int) -> None:
 def _tell(run: Prepared, whole: Scored, count: int, ranked: Sequence[tuple[Unit, Importance]], copies: Sequence[Copies]) -> None:
     say, repeats = run.console.say, run.config.run.explain_repeats
     times = f"{repeats} permutations" if repeats > 1 else "1 permutation"
-    say(
-        f"{run.config.run.split} AUC {shown(whole.auc, 6)}, log loss {whole.log_loss:.6f} on {count:,} rows; lost with the values of a feature permuted"
-    )
-    say(f"({times} each; ± 95% interval; ~ marks those whose interval holds 0):")
+    say(f"{run.config.run.split} AUC {shown(whole.auc, 6)}, log loss {whole.log_loss:.6f} on {count:,} rows. Lost where the values of a feature are")
+    say(f"permuted among the rows ({times} each; ± 95% interval; ~ where it holds 0):")
     width = max([len("feature"), *(len(unit.name) for unit, _ in ranked[:_LISTED])])
     say(f"  {'feature':{width}}  {'AUC lost':>22}  {'log loss lost':>22}")
     for unit, importance in ranked[:_LISTED]:

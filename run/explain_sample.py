@@ -1,11 +1,11 @@
 """A seeded sample of a split's rows, in memory, and seeded background rows for `explain`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def _ranges(rows: np.ndarray) -> list[tuple[int, int]]:
     return found
 
 
-def background_of(path: Any, checkpoint: Checkpoint, config: Config, seed: int, warn: Callable[[str], None]) -> Inputs:
+def background_of(path: str | Path | None, checkpoint: Checkpoint, config: Config, seed: int) -> Inputs:
     """Return seeded rows of the training split of a dataset.
 
     Args:
@@ -95,7 +95,6 @@ def background_of(path: Any, checkpoint: Checkpoint, config: Config, seed: int, 
         checkpoint: the checkpoint, whose features the dataset must have.
         config: configuration of the model.
         seed: seed of the choice.
-        warn: called with a line about rows that cannot be compared with those of training.
 
     Raises:
         UserError: there is no such dataset, or it does not fit the model.
@@ -116,8 +115,8 @@ def background_of(path: Any, checkpoint: Checkpoint, config: Config, seed: int, 
     rows = table_rows(options.data, spec)
     tables, features = tables_and_features(options, spec.categorical, rows, len(spec.numerical))
     check_features(checkpoint, ModelFeatures.of(tables, features, spec.numerical, spec.numerical_dtype))
-    check_transforms(checkpoint, spec, options.training.allow_other_transforms, warn)
-    split = open_split(options.data, spec, "train", seed, warn, labels=False)
+    check_transforms(checkpoint, spec, options.training.allow_other_transforms, _silent)
+    split = open_split(options.data, spec, "train", seed, _silent, labels=False)
     try:
         return draw(split, BACKGROUND, seed, rows, options.data.out_of_range).inputs
     finally:
@@ -132,3 +131,7 @@ def chosen(rows: Inputs, seed: int) -> Inputs:
     if count <= BACKGROUND:
         return rows
     return rows.taken(np.sort(np.random.default_rng(seed).choice(count, BACKGROUND, replace=False, shuffle=False)))
+
+
+def _silent(line: str) -> None:
+    """Drop a warning about data that are not read for training."""

@@ -30,6 +30,11 @@ class Inputs(NamedTuple):
             found.append(mine)
         return Inputs(*found)
 
+    def by_feature(self, features: ModelFeatures) -> list[np.ndarray]:
+        """Return the ids of each categorical feature: `[n]`, or `[n, h]`."""
+        columns = [self.ids[:, places_of(features, [name]).ids] for name in features.categorical]
+        return [column[:, 0] if column.shape[1] == 1 else column for column in columns]
+
     def taken(self, rows: Any) -> "Inputs":
         """Return some rows, in the order of their numbers."""
         return Inputs(self.numerical[rows], self.ids[rows])
@@ -165,8 +170,9 @@ def _values(features: ModelFeatures, inputs: Inputs) -> Iterator[tuple[str, np.n
 
 
 def _numbered(values: np.ndarray) -> np.ndarray:
-    """Number the distinct rows of `[n, columns]`: `[n]`."""
-    return np.unique(values[:, 0] if values.shape[1] == 1 else values, axis=None if values.shape[1] == 1 else 0, return_inverse=True)[1].reshape(-1)
+    """Return numbers `[n]` of the distinct rows of `[n, columns]`."""
+    distinct = values[:, 0] if values.shape[1] == 1 else np.unique(values, axis=0, return_inverse=True)[1]
+    return np.unique(distinct, return_inverse=True)[1].reshape(-1)
 
 
 def _entropy(counts: np.ndarray) -> float:
