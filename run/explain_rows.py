@@ -1,12 +1,20 @@
 """Contributions of features to the scores of single rows."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from run.explain_units import Inputs, Unit, places_of
-from training.features import ModelFeatures
+from run.explain_sample import background_of, chosen
+from run.explain_units import Inputs, Unit, joined, places_of, units_of
+from training.features import ModelFeatures, saved_features
+from utils.checkpoint.reading import Checkpoint
+from utils.config.config import Config
+from utils.encoding import transforms
+
+Encode = Callable[[Any], tuple[np.ndarray, Sequence[np.ndarray]]]  # returns numericals and the ids of each feature
+Score = Callable[[Inputs], np.ndarray]  # returns the logits of inputs
 
 _AT_ONCE = 16_384  # samples in one call of `score`
 
@@ -33,9 +41,30 @@ class Explanation(NamedTuple):
         return sorted(found, key=lambda pair: -abs(pair[1]))
 
 
-def contributions(
-    score: Callable[[Inputs], np.ndarray], rows: Inputs, background: Inputs, units: Sequence[Unit], features: ModelFeatures
-) -> Explanation:
+def explained(checkpoint: Checkpoint, config: Config, score: Score, encode: Encode, samples: Any, background: Any, seed: int) -> Explanation:
+    """Explain samples to the caller of `TrainedModel.explain`.
+
+    Args:
+        checkpoint: the model's checkpoint.
+        config: its configuration.
+        score: function that returns the logits of inputs.
+        encode: function that encodes samples.
+        samples: the samples.
+        background: the folder of a dataset, None for the one that the model was trained on, or samples.
+        seed: seed of the choice of background rows.
+
+    Raises:
+        ValueError, UserError: as in `TrainedModel.explain`.
+    """
+    features, rows = saved_features(checkpoint), joined(*encode(samples))
+    if background is None or isinstance(background, str | Path):
+        donors = background_of(background, checkpoint, config, seed)
+    else:
+        donors = chosen(joined(*encode(background)), seed)
+    return contributions(score, rows, donors, units_of(features, checkpoint.manifest.get(transforms.NAME)), features)
+
+
+def contributions(score: Score, rows: Inputs, background: Inputs, units: Sequence[Unit], features: ModelFeatures) -> Explanation:
     """Return the logits of rows, and the contribution of each unit of features.
 
     Args:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,9 +11,6 @@ from dataloading.features import Categorical
 from model.embedding.table import Feature, Table
 from model.native_scorer import NativeScorer
 from run.array_scorer import ArrayScorer, RawScorer
-from run.explain_rows import Explanation, contributions
-from run.explain_sample import background_of, chosen
-from run.explain_units import Inputs, joined, units_of
 from run.inherit import inherit
 from run.native_engine import FEW, computes_alike, stored_scorer
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
@@ -31,10 +28,13 @@ from utils.config.device import DeviceConfig
 from utils.config.option import build
 from utils.config.options import LATEST, PREDICT, DataConfig, TrainingConfig
 from utils.config.run import RunConfig
-from utils.encoding import transforms
 from utils.forks import POLARS, TENSORFLOW, RenewedLock, check_threads
 from utils.metrics.binary import sigmoid
 from utils.paths import check_utf8
+
+if TYPE_CHECKING:
+    from run.explain_rows import Explanation
+    from run.explain_units import Inputs
 
 
 class TrainedModel:
@@ -119,7 +119,7 @@ class TrainedModel:
         raw = self.raw_inputs()
         return self._scored(*raw.encoded(given_columns(samples, raw.columns, "raw_columns")))
 
-    def explain(self, samples: Any, background: Any = None, *, seed: int = 0) -> Explanation:
+    def explain(self, samples: Any, background: Any = None, *, seed: int = 0) -> "Explanation":
         """Return each feature's contribution to the logit of each sample: the logit less its mean with that feature taken from 64 background rows.
 
         Args:
@@ -135,7 +135,7 @@ class TrainedModel:
         out_of_range = self._config.data.out_of_range
         return self._explained(samples, background, seed, lambda given: arrays(given_columns(given, self.columns), self.features, out_of_range))
 
-    def explain_raw(self, samples: Any, background: Any = None, *, seed: int = 0) -> Explanation:
+    def explain_raw(self, samples: Any, background: Any = None, *, seed: int = 0) -> "Explanation":
         """Return each raw column's contribution, as `explain` does, for samples (and a background of samples) as in `score_raw`."""
         raw = self.raw_inputs()
         return self._explained(samples, background, seed, lambda given: raw.encoded(given_columns(given, raw.columns, "raw_columns")))
@@ -156,15 +156,12 @@ class TrainedModel:
                 self._raw = restoring(lambda: raw_inputs(self._opened, self.features))
         return self._raw
 
-    def _explained(self, samples: Any, background: Any, seed: int, encoded: Callable) -> Explanation:
-        rows = joined(*encoded(samples))
-        if background is None or isinstance(background, str | Path):
-            donors = background_of(background, self._opened, self._config, seed)
-        else:
-            donors = chosen(joined(*encoded(background)), seed)
-        return contributions(self._logits, rows, donors, units_of(self.features, self._manifest.get(transforms.NAME)), self.features)
+    def _explained(self, samples: Any, background: Any, seed: int, encoded: Callable) -> "Explanation":
+        from run.explain_rows import explained  # imported here: a server has no need of it
 
-    def _logits(self, inputs: Inputs) -> np.ndarray:
+        return explained(self._opened, self._config, self._logits, encoded, samples, background, seed)
+
+    def _logits(self, inputs: "Inputs") -> np.ndarray:
         """Return the logits of few or many samples: by the C++ scorer where it can replace TensorFlow."""
         if self._native is None and self._in_memory is None and self._tables is None and computes_alike(self._config):
             from training.native_evaluator import NativeEvaluator
