@@ -97,9 +97,9 @@ def _of(tables: dict[str, MappedArray], features: Sequence[Feature]) -> list[Map
 
 def _tell_sample(run: Prepared, sample: Sample, rows: int) -> None:
     options, count = run.config.run, len(sample.labels)
-    which = f"{count:,} of {rows:,} rows" if count < rows else f"all {rows:,} rows"
+    which = f"{count:,} of {rows:,} rows" if count < rows else f"all {rows:,} rows" if rows > 1 else "the only row"
     few = f" (--explain_samples {options.explain_samples:,} asks for more)" if count < options.explain_samples else ""
-    run.console.say(f"{which} of the {options.split} split are scored{few}")
+    run.console.say(f"{which} of the {options.split} split: the sample{few}")
     if sample.out_of_range:
         run.console.say(f"{options.split}: {sample.out_of_range:,} ids out of range (--out_of_range {run.config.data.out_of_range})")
     if count > 1 and (sample.labels.all() or not sample.labels.any()):

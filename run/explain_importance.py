@@ -9,6 +9,7 @@ import numpy as np
 from run.explain_units import Inputs, Places
 
 _Z = 1.959964  # of a 95% interval
+_FEWEST = 10  # rows, for the AUC of each class, from which on there is an interval
 
 Score = Callable[[Inputs], np.ndarray]  # returns the logits `[n]` of inputs
 
@@ -105,15 +106,15 @@ def _importance(
         for total, lost in ((of_auc, found.auc_influence - whole.auc_influence), (of_loss, found.log_loss_influence - whole.log_loss_influence)):
             total += lost / len(permutations)
             total[permutation] += lost / len(permutations)  # row `permutation[i]` gave row i its values
-    moved = any((permutation != np.arange(count)).any() for permutation in permutations)
-    loss = _estimate(float(np.mean(losses)) - whole.log_loss, of_loss, moved)
-    return Importance(None if whole.auc is None else _estimate(whole.auc - float(np.mean(aucs)), of_auc, moved), loss)
+    positives = int(positive.sum())
+    loss = _estimate(float(np.mean(losses)) - whole.log_loss, of_loss, count)
+    return Importance(None if whole.auc is None else _estimate(whole.auc - float(np.mean(aucs)), of_auc, min(positives, count - positives)), loss)
 
 
-def _estimate(mean: float, influence: np.ndarray, moved: bool) -> Estimate:
-    """Return a mean with the interval that the rows' influences give it; without one where no value has moved."""
+def _estimate(mean: float, influence: np.ndarray, fewest: int) -> Estimate:
+    """Return a mean with the interval that the rows' influences give it; without one where too few rows tell."""
     count = len(influence)
-    if not moved or count < 2:
+    if fewest < _FEWEST:
         return Estimate(mean, None, None)
     half = _Z * math.sqrt(float((influence**2).sum()) / (count * (count - 1)))
     return Estimate(mean, mean - half, mean + half)
