@@ -73,7 +73,7 @@ def draw(split: Split, count: int, seed: int, tables: Sequence[int], out_of_rang
                 found, more = column[kept], 0
             else:
                 found, more = into_range(column[kept], tables[place], out_of_range)
-            ids[place][first:last], changed = found.reshape(len(kept), -1), changed + more
+            ids[place][first:last], changed = found.reshape(len(kept), feature.hotness), changed + more
     return Sample(joined(numerical, ids), labels, changed)
 
 

@@ -57,7 +57,7 @@ class Unit(NamedTuple):
 def joined(numerical: np.ndarray, ids: Sequence[np.ndarray]) -> Inputs:
     """Return inputs from numericals `[n, M]` and the ids `[n]` or `[n, h]` of each feature."""
     count = len(numerical)
-    columns = [np.asarray(column, np.int32).reshape(count, -1) for column in ids]
+    columns = [np.asarray(column, np.int32) if np.ndim(column) > 1 else np.asarray(column, np.int32)[:, np.newaxis] for column in ids]
     return Inputs(np.ascontiguousarray(numerical, np.float32), np.concatenate(columns, axis=1) if columns else np.empty((count, 0), np.int32))
 
 
