@@ -78,9 +78,10 @@ def train(run: Prepared) -> Trained:
             "features": ModelFeatures.of(run.tables, run.features, run.spec.numerical, run.spec.numerical_dtype).to_dict(),
             "run": run.training_invariants,
             RECORD: run.vocabularies,
+            "log": run.in_log,
         }
         saver = Saver(model, trainer.groups, config.training, about, alone=not run.goes_on, files=run.vocabulary_files, best=before)
-    options = {"evaluation": evaluation, "saver": saver, "position": run.position}
+    options = {"evaluation": evaluation, "saver": saver, "position": run.progress}
     training = Training(trainer, data, config, run.console, run.log, **options)
     if form:
         training.single_steps.of_batch = lambda batch: batch_figures(form, batch, evaluator, run.ranked_by)

@@ -62,7 +62,7 @@ class Training:
         self._trainer, self._data, self._config, self._console, self._log = trainer, data, config, console, log
         self.position = position = position or Position()
         self.evaluations = Evaluations(evaluation, config, position, len(data), console, log)
-        self._checkpoints = Checkpoints(saver, config.training, position, console.say)
+        self._checkpoints = Checkpoints(saver, config.training, position, console.say, lambda data: log.log("CHECKPOINT", data))
         self._reports = Reports(lambda step, report: self._checkpoints.take_report(step, report.writing), trainer.scaled)
         self._profile = Profile(config.run, trainer.rank, console)
         self._stop, self._began_at, self._meter = StopRequest(), position.step, Throughput(config.training.benchmark_warmup_steps)

@@ -67,10 +67,19 @@ class Checkpoints:
         options: the intervals between checkpoints.
         position: the position of the run; the steps done so far are saved already.
         say: called with a message for every completed checkpoint.
+        log: called with the data of the log's line about it.
     """
 
-    def __init__(self, saver: Saver | None, options: TrainingConfig, position: Position, say: Callable[[str], None] = lambda text: None):
-        self._saver, self._options, self._position, self._say = saver, options, position, say
+    def __init__(
+        self,
+        saver: Saver | None,
+        options: TrainingConfig,
+        position: Position,
+        say: Callable[[str], None] = lambda text: None,
+        log: Callable[[Mapping[str, Any]], None] = lambda data: None,
+    ):
+        self._saver, self._options, self._position, self._say, self._log = saver, options, position, say, log
+        self._about: Mapping[str, Any] = {}  # of the checkpoint that is being written, for the log
         self._saving: Saving | None = None
         self._snapshot: Snapshot | None = None
         self._written = False  # this worker has written all its parts
@@ -104,6 +113,7 @@ class Checkpoints:
         if step == self._begun_at:
             return
         self._start = time.monotonic()
+        self._about = {"epoch": self._position.epoch, "step": step, "best": best}
         self._saving, self._snapshot = self._saver.begin(self._position, best)
         self._written, self._saved_at, self._begun_at, self._time = False, step, step, time.monotonic()
         self._waited = self._time - self._start
@@ -141,7 +151,9 @@ class Checkpoints:
         start = time.monotonic()
         folder = saving.finish()
         now = time.monotonic()
-        self._say(f"checkpoint written: {folder} ({now - self._start:.1f} s, of which training waited {self._waited + now - start:.1f} s)")
+        seconds, waited = now - self._start, self._waited + now - start
+        self._say(f"checkpoint written: {folder} ({seconds:.1f} s, of which training waited {waited:.1f} s)")
+        self._log({**self._about, "folder": str(folder.absolute()), "seconds": seconds, "waited_seconds": waited})
 
     def abandon(self) -> None:
         """Discard the checkpoint that is being written, if any."""
