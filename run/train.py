@@ -79,7 +79,9 @@ def train(run: Prepared) -> Trained:
             "run": run.training_invariants,
             RECORD: run.vocabularies,
         }
-        saver = Saver(model, trainer.groups, config.training, about, alone=not run.goes_on, files=run.vocabulary_files, best=before)
+        saver = Saver(
+            model, trainer.groups, config.training, about, alone=not run.goes_on, files=run.vocabulary_files, best=before, touched=trainer.touched
+        )
     options = {"evaluation": evaluation, "saver": saver, "position": run.position}
     training = Training(trainer, data, config, run.console, run.log, **options)
     if form:
