@@ -64,7 +64,8 @@ class Training:
         self.position = position = position or Position()
         self.evaluations = Evaluations(evaluation, config, position, len(data), console, log)
         self._figures = Figures(trainer, config, position)
-        self._checkpoints = Checkpoints(saver, config.training, position, console.say, self._figures.spent)
+        of_log = lambda data: log.log("CHECKPOINT", data)  # noqa: E731
+        self._checkpoints = Checkpoints(saver, config.training, position, console.say, of_log, self._figures.spent)
         self._reports = Reports(position, (self._figures.take_report, self._checkpoints.take_report), trainer.scaled)
         self._profile = Profile(config.run, trainer.rank, console)
         self._stop, self._began_at, self._meter = StopRequest(), position.step, Throughput(config.training.benchmark_warmup_steps)
@@ -79,7 +80,7 @@ class Training:
             Stopped: a signal asked to stop; the step was finished, and a checkpoint written if the run writes any.
         """
         try:
-            with self._stop, self._console.progress(self._limit - self.position.step, "training", "steps") as progress:
+            with self._stop, self._console.progress(self._limit, "training", "steps", self.position.step, self._config.data.batch_size) as progress:
                 self._run_epochs(progress)
         except AgreedError:  # all workers are here after the same step, so the checkpoint begun before it can be completed
             self._checkpoints.finish()
@@ -97,7 +98,7 @@ class Training:
         while not self._ended():
             for batch in self._figures.spent.waiting("input", self._data.batches(position.epoch, position.batch)):
                 self._train(batch)
-                progress.advance(1, "" if math.isnan(self._reports.mean_loss) else f"loss {self._reports.mean_loss:.5f}")
+                progress.advance(1, _live_figures(self._reports.mean_loss, self.position.last_auc))
                 if self.single_steps.is_reported(position.step):
                     self._report(progress.time_left())
                 if self._reports.stop:
@@ -168,7 +169,7 @@ class Training:
         speed, step, epoch, loss = self._meter.summary(), self.position.step, self.position.epoch, self._reports.mean_loss
         rates, skipped, out_of_range = self._trainer.learning_rates(step - 1), self.position.skipped_steps, self.position.ids_out_of_range
         of_tables = f" (tables {rates[-1]:.6g})" if rates[-1] != rates[0] else ""
-        self._console.say(
+        self._console.say_progress(
             f"epoch {epoch} step {step}/{self._limit}: loss {loss:.6f}, {speed['throughput']:,.0f} samples/s, "
             f"{speed['mean_step_time_ms']:.1f} ms/step, learning rate {rates[0]:.6g}{of_tables}, "
             + (f"{out_of_range:,} ids out of range, " if out_of_range else "")
@@ -180,3 +181,8 @@ class Training:
         self._log.log((epoch, step), data | self._figures.of_step() | self.single_steps.figures(loss))
         if step % self._config.run.print_freq == 0:  # not where the run ends in between: a longer run has no line there
             self.position.begin_mean()
+
+
+def _live_figures(loss: float, auc: float | None) -> str:
+    """Return the figures for the live line: the mean loss, and the AUC of the last evaluation."""
+    return ("" if math.isnan(loss) else f"loss {loss:.5f}") + (f", AUC {auc:.5f}" if auc is not None else "")

@@ -77,6 +77,7 @@ class Checkpoints:
         options: the intervals between checkpoints.
         position: the position of the run; the steps done so far are saved already.
         say: called with a message for every completed checkpoint.
+        log: called with the data of the log's line about it.
         spent: gets the time that training waits, as `saving`.
     """
 
@@ -86,9 +87,12 @@ class Checkpoints:
         options: TrainingConfig,
         position: Position,
         say: Callable[[str], None] = lambda text: None,
+        log: Callable[[Mapping[str, Any]], None] = lambda data: None,
         spent: Spent | None = None,
     ):
-        self._saver, self._options, self._position, self._say, self._spent = saver, options, position, say, spent or Spent()
+        self._saver, self._options, self._position, self._say, self._log = saver, options, position, say, log
+        self._spent = spent or Spent()
+        self._about: Mapping[str, Any] = {}  # of the checkpoint that is being written, for the log
         self._saving: Saving | None = None
         self._snapshot: Snapshot | None = None
         self._written = False  # this worker has written all its parts
@@ -122,6 +126,7 @@ class Checkpoints:
         if step == self._begun_at:
             return
         self._start = time.monotonic()
+        self._about = {"epoch": self._position.epoch, "step": step, "best": best}
         self._saving, self._snapshot = self._saver.begin(self._position, best)
         self._written, self._saved_at, self._begun_at, self._time = False, step, step, time.monotonic()
         self._waited = 0.0
@@ -162,6 +167,7 @@ class Checkpoints:
         self._wait_ended(start)
         seconds = time.monotonic() - self._start
         self._say(f"checkpoint written: {folder} ({seconds:.1f} s, of which training waited {self._waited:.1f} s)")
+        self._log({**self._about, "folder": str(folder.absolute()), "seconds": seconds, "waited_seconds": self._waited})
 
     def _wait_ended(self, start: float) -> None:
         """Count the time that training waited since `start`."""
