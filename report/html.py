@@ -4,6 +4,8 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+NONE = "-"
+
 
 class Markup(str):
     """Text that is HTML already and is not escaped again."""
@@ -35,11 +37,9 @@ def joined(content: Iterable[Any]) -> Markup:
 
 def number(value: float | int | None, digits: int = 5) -> Markup:
     """Return a figure: its full value for programs, shown with some digits; a dash for None."""
-    return (
-        element("span", "–", class_="none", title="undefined, or not in the log")
-        if value is None
-        else element("data", shown(value, digits), value=repr(value))
-    )
+    if value is None:
+        return element("span", NONE, class_="none", title="undefined, or not in the log")
+    return element("data", shown(value, digits), value=repr(value))
 
 
 def shown(value: float | int, digits: int = 5) -> str:

@@ -48,7 +48,7 @@ def placement(record: Record) -> tuple[Markup, list[Plot]] | None:
 
 def _held(shards: Sequence[Any]) -> Markup:
     """Return the tables of a worker; long lists are folded."""
-    names = [f"{shard[0]} ({shard[1]}–{shard[2]})" for shard in shards if isinstance(shard, Sequence) and len(shard) == 3]
+    names = [f"{shard[0]} ({shard[1]} to {shard[2]})" for shard in shards if isinstance(shard, Sequence) and len(shard) == 3]
     if len(names) <= _MOST_NAMES:
         return joined([", ".join(names) or "none"])
     return element("details", element("summary", f"{len(names)} tables"), ", ".join(names))

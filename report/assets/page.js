@@ -17,7 +17,7 @@
     return element;
   };
   const shown = (value) => {
-    if (value === null || value === undefined) return "–";
+    if (value === null || value === undefined) return "-";
     if (typeof value !== "number") return String(value);
     if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en-US");
     const size = Math.abs(value);
@@ -131,7 +131,7 @@
       return [plot.whole && low === 0 ? 0 : low - room, high + room];
     };
     const labels = { x: ofTraining(plot) ? axes[axis] : plot.x, y: plot.y };
-    const x = { ...common, label: labels.x, values: numbers, space: 60 };
+    const x = { ...common, label: labels.x, values: numbers, space: 60, size: 30, labelSize: 18 };
     const y = { ...common, label: labels.y, values: numbers, size: 62 };
     const options = {
       width,
@@ -152,7 +152,7 @@
       options.cursor = { drag: { x: false, y: false }, x: false, points: { show: false } };
       options.axes = [
         { ...common, side: 3, size: widest(names), splits: names.map((_, i) => i), values: (u, splits) => splits.map((i) => names[i]), grid: { show: false }, gap: 6 },
-        { ...common, side: 2, label: labels.y, values: numbers, space: 60 },
+        { ...common, side: 2, label: labels.y, values: numbers, space: 60, size: 30, labelSize: 18 },
       ];
     }
     if (rows.length) {
@@ -372,12 +372,16 @@
     const choices = Object.entries(axes).filter(([name]) => name === "step" || known(name)).map(([name, label]) => [name, name === "seconds" ? "time" : label]);
     radios("Curves by", "axis", choices, "step", (value) => { axis = value; redraw(); });
   }
+  if (content.plots.length) {
+    const hint = "Point at a plot to read it, drag to zoom, double-click for the whole; or reach it with Tab, and use arrows, +, - and 0.";
+    document.getElementById("controls").after(make("p", { class: "note" }, hint));
+  }
   radios("Colours", "theme", [["system", "as the system"], ["light", "light"], ["dark", "dark"]], "system", setTheme);
 
   const plots = new Map(content.plots.map((plot) => [plot.name, plot]));
   for (const place of document.querySelectorAll("[data-plot]")) {
     const plot = plots.get(place.dataset.plot);
-    const chart = { plot, off: new Set(), index: null, hint: plot.kind === "bars" ? "" : "Drag to zoom, double-click for the whole." };
+    const chart = { plot, off: new Set(), index: null, hint: "" };
     chart.box = make("div", { class: "chart", tabindex: "0", role: "group", "aria-label": summaryOf(plot) });
     chart.readout = make("p", { class: "readout" }, chart.hint);
     chart.reset = make("button", { type: "button", hidden: "" }, "Show the whole");
