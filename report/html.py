@@ -86,8 +86,10 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], h
         rows: cells: texts, elements, numbers, None.
         hidden_caption: show the caption to screen readers only.
     """
-    head = element("tr", *(element("th", column, scope="col") for column in columns))
-    body = [element("tr", *(_cell(cell, place) for place, cell in enumerate(row))) for row in rows]
+    lines = [[_cell(cell, place) for place, cell in enumerate(row)] for row in rows]
+    right = [bool(lines) and all(line[place].startswith('<td class="n"') for line in lines) for place in range(len(columns))]
+    head = element("tr", *(element("th", name, scope="col", class_="n" if numeric else None) for name, numeric in zip(columns, right, strict=True)))
+    body = [element("tr", *line) for line in lines]
     named = element("caption", caption, class_="quiet" if hidden_caption else None)
     inside = element("table", named, element("thead", head), element("tbody", *body))
     return element("div", inside, class_="scroll", tabindex="0", role="region", aria_label=f"table: {caption}")

@@ -127,7 +127,7 @@ def importance(record: Record, command: str) -> tuple[Markup, list[Plot]]:
         rows.append((name, *_three(one, "auc_lost"), *_three(one, "log_loss_lost"), "" if columns == name else columns))
     plots = [plot for plot in plots if plot.series[0].values]
     parts: list[Any] = [plotted(plots)]
-    parts.append(table("importance", ["feature", "AUC lost", "95%", "log loss added", "95%", "moves together"], rows))
+    parts.append(table("importance", ["feature", "AUC lost", "AUC lost, 95%", "log loss added", "log loss added, 95%", "moves together"], rows))
     measured = record.importance
     count, repeats = finite(measured.get("samples")), finite(measured.get("repeats"))
     said = f"Measured on {count:,} rows of the {measured.get('split')} split, {repeats} permutations of each feature." if count and repeats else None

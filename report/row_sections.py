@@ -84,17 +84,16 @@ def _value_plots(found: "ByValue", place: int) -> list[Plot]:
         known = [(one.value, limits) for one in found.values if (limits := getattr(one, key)) and None not in (limits.low, limits.high)]
         if known:
             names, limits = [name for name, _ in known], [one for _, one in known]
-            series = Series(title, names, [one.value for one in limits], [one.low for one in limits], [one.high for one in limits])
+            series = Series(title, names, [one.value for one in limits], [one.low for one in limits], [one.high for one in limits], points=True)
             said = f"Of all rows: {getattr(found.whole, key).value:.4g}." if getattr(found.whole, key) else ""
             named = f"{title} by {found.feature}"
-            plots.append(
-                Plot(f"by-{place}-{key}", named[:1].upper() + named[1:], title, [series], found.feature, "bars", note=said, whole=key != "auc")
-            )
+            plots.append(Plot(f"by-{place}-{key}", named[:1].upper() + named[1:], title, [series], found.feature, "bars", note=said))
     return plots
 
 
 def _value_table(found: "ByValue") -> Markup:
-    columns = ["value", "rows", "positives", "click rate", "95%", "mean prediction", "calibration", "95%", "AUC", "95%", "log loss", "95%"]
+    columns = ["value", "rows", "positives", "click rate", "click rate, 95%", "mean prediction", "calibration", "calibration, 95%"]
+    columns += ["AUC", "AUC, 95%", "log loss", "log loss, 95%"]
     return table(f"metrics by {found.feature}", columns, [_value_row(one) for one in (found.whole, *found.values)])
 
 
@@ -137,7 +136,7 @@ def _drift(found: "Description") -> tuple[list[Plot], list[Markup]]:
         title = f"Drift from {ranked[0].reference} to {split}"
         name = f"drift-{len(plots)}"
         plots.append(Plot(name, title, "population stability index", [Series("stability index", names, values)], "feature", "bars", whole=True))
-    columns = ["feature", "from", "to", "stability index", "by chance", "distance", "by chance"]
+    columns = ["feature", "from", "to", "stability index", "index by chance", "distance", "distance by chance"]
     said = (
         "The population stability index compares the shares of a feature's values in two splits: below 0.1 it is usually taken as none, above "
         f"{_LARGE_DRIFT} as large. The distance of Kolmogorov and Smirnov is the largest difference of two distributions of numbers. Samples of one "

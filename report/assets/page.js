@@ -100,7 +100,7 @@
       if (one.points) Object.assign(entry, { paths: () => null, points: { show: true, size: 9, fill: stroke } });
       if (plot.kind === "stack") Object.assign(entry, { fill: stroke, width: 1, points: { show: false } });
       if (plot.kind === "steps") Object.assign(entry, { paths: uPlot.paths.stepped({ align: 0 }), points: { show: false }, fill: () => stroke() + "22" });
-      if (plot.kind === "bars") Object.assign(entry, { paths: uPlot.paths.bars({ size: [0.7, 60] }), fill: () => stroke() + "cc", width: 1, dash: [], points: { show: false } });
+      if (plot.kind === "bars" && !one.points) Object.assign(entry, { paths: uPlot.paths.bars({ size: [0.7, 60] }), fill: () => stroke() + "cc", width: 1, dash: [], points: { show: false } });
       list.push(entry);
       if (one.low) {
         const at = list.length;
@@ -301,16 +301,16 @@
   }
   function tableOf(plot) {
     const [head, rows] = rowsOf(plot);
-    const body = make("tbody");
+    const body = make("tbody"), right = head.map((_, k) => k > 0 && rows.every((row) => typeof row[k] === "number" || row[k] === null));
     for (const row of rows) {
       const cells = row.map((value, place) => {
         const numeric = typeof value === "number";
         const inside = numeric ? make("data", { value: String(value) }, shown(value)) : shown(value);
-        return make(place ? "td" : "th", place ? (numeric ? { class: "n" } : {}) : { scope: "row" }, inside);
+        return make(place ? "td" : "th", place ? (right[place] ? { class: "n" } : {}) : { scope: "row" }, inside);
       });
       body.append(make("tr", {}, ...cells));
     }
-    const header = make("thead", {}, make("tr", {}, ...head.map((name) => make("th", { scope: "col" }, name))));
+    const header = make("thead", {}, make("tr", {}, ...head.map((name, k) => make("th", { scope: "col", ...(right[k] ? { class: "n" } : {}) }, name))));
     const table = make("table", {}, make("caption", { class: "quiet" }, `numbers of ${plot.title}`), header, body);
     return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `table: numbers of ${plot.title}` }, table);
   }
@@ -340,7 +340,7 @@
     setTimeout(() => (button.textContent = before), 1500);
   }
   function copier(box, name) {
-    const button = make("button", { type: "button", class: "copy", "aria-label": `Copy the table: ${name}` }, "Copy table");
+    const button = make("button", { type: "button", class: "copy", "aria-label": `Copy table: ${name}` }, "Copy table");
     button.addEventListener("click", () => {
       const cell = (one) => { const found = one.querySelectorAll("data"); return (found.length === 1 ? found[0].value : one.textContent).replace(/[\t\n]+/g, " "); };
       copy([...box.querySelectorAll("tr")].map((row) => [...row.cells].map(cell).join("\t")).join("\n"), button);
