@@ -1,6 +1,6 @@
 """The report of several runs: outcomes side by side, curves overlaid, what differs, differences of metrics."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from report.commands import PREDICTIONS, mode_command, typed
@@ -168,18 +168,11 @@ def _about(record: Record) -> dict[str, str]:
     found = {key.replace("_", " "): _words(record.about.get(key)) for key in keys if record.about.get(key) is not None}
     for key, title in (("samples", "rows"), ("fingerprints", "fingerprint"), ("parameters", "parameters")):
         inside = record.about.get(key)
-        if isinstance(inside, Mapping):
+        if inside:
             found |= {f"{title}: {name}": _words(value) for name, value in inside.items()}
-    tables = record.about.get("tables")
-    if isinstance(tables, Sequence):
-        found |= {
-            f"table {one.get('name')}": f"{one.get('rows'):,} rows, width {one.get('dim')}"
-            for one in tables
-            if isinstance(one, Mapping) and isinstance(one.get("rows"), int)
-        }
-    names = record.about.get("numerical")
-    if isinstance(names, Sequence):
-        found["numerical features"] = ", ".join(map(str, names)) or "none"
+    found |= {f"table {one['name']}": f"{one['rows']:,} rows, width {one['dim']}" for one in record.about.get("tables") or ()}
+    if (names := record.about.get("numerical")) is not None:
+        found["numerical features"] = ", ".join(names) or "none"
     return found
 
 
