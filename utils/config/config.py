@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
+from utils.config.data import DataConfig
 from utils.config.device import DeviceConfig
 from utils.config.learning import OptimizerConfig, RegularisationConfig
 from utils.config.option import options_of
-from utils.config.options import EVAL, TRAIN, DataConfig, ModelConfig, TrainingConfig
+from utils.config.options import EVAL, TRAIN, ModelConfig, TrainingConfig
 from utils.config.per_feature import FeatureConfig
 from utils.config.placement import PlacementConfig
 from utils.config.ranking import RankingConfig

@@ -7,12 +7,13 @@ import sys
 import pytest
 
 from utils.config.config import GROUPS, Config
+from utils.config.data import DataConfig
 from utils.config.device import DeviceConfig
 from utils.config.flags import Parser, add_flags
 from utils.config.ineffective import warnings as warnings_of
 from utils.config.learning import OptimizerConfig, RegularisationConfig
 from utils.config.option import build
-from utils.config.options import DataConfig, ModelConfig, TrainingConfig
+from utils.config.options import ModelConfig, TrainingConfig
 from utils.config.per_feature import FeatureConfig
 from utils.config.placement import PlacementConfig
 from utils.config.ranking import RankingConfig
