@@ -77,7 +77,7 @@ class Training:
             Stopped: a signal asked to stop; the step was finished, and a checkpoint written if the run writes any.
         """
         try:
-            with self._stop, self._console.progress(self._limit - self.position.step, "training", "steps") as progress:
+            with self._stop, self._console.progress(self._limit, "training", "steps", self.position.step, self._config.data.batch_size) as progress:
                 self._run_epochs(progress)
         except AgreedError:  # all workers are here after the same step, so the checkpoint begun before it can be completed
             self._checkpoints.finish()
@@ -94,7 +94,7 @@ class Training:
         while not self._ended():
             for batch in self._data.batches(position.epoch, position.batch):
                 self._train(batch)
-                progress.advance(1, "" if math.isnan(self._reports.mean_loss) else f"loss {self._reports.mean_loss:.5f}")
+                progress.advance(1, _live_figures(self._reports.mean_loss, self.position.last_auc))
                 if self.single_steps.is_reported(position.step):
                     self._report(progress.time_left())
                 if self._reports.stop:
@@ -165,7 +165,7 @@ class Training:
         speed, step, epoch, loss = self._meter.summary(), self.position.step, self.position.epoch, self._reports.mean_loss
         rates, out_of_range = self._trainer.learning_rates(step - 1), self._reports.out_of_range
         of_tables = f" (tables {rates[-1]:.6g})" if rates[-1] != rates[0] else ""
-        self._console.say(
+        self._console.say_progress(
             f"epoch {epoch} step {step}/{self._limit}: loss {loss:.6f}, {speed['throughput']:,.0f} samples/s, "
             f"{speed['mean_step_time_ms']:.1f} ms/step, learning rate {rates[0]:.6g}{of_tables}, "
             + (f"{out_of_range:,} ids out of range, " if out_of_range else "")
@@ -180,3 +180,8 @@ class Training:
     def _counted(self) -> dict[str, int]:
         skipped = {"skipped_steps": self._reports.skipped} if self._trainer.scaled else {}
         return skipped | ({} if self._config.data.out_of_range == "error" else {"ids_out_of_range": self._reports.out_of_range})
+
+
+def _live_figures(loss: float, auc: float | None) -> str:
+    """Return the figures for the live line: the mean loss, and the AUC of the last evaluation."""
+    return ("" if math.isnan(loss) else f"loss {loss:.5f}") + (f", AUC {auc:.5f}" if auc is not None else "")
