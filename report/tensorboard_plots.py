@@ -45,10 +45,8 @@ def hyper_parameters(flags: Mapping[str, Any], run: Mapping[str, Any], started: 
     There is no list of hyper-parameters and metrics for all runs: without one TensorBoard takes every run's own, and those that differ come first.
     """
     mode, info = run.get("mode") or TRAIN, SessionStartInfo(start_time_secs=started)
-    for name, value in {
-        **{name: value for name, value in flags.items() if _is_parameter(name, mode)},
-        **{name: run.get(name) for name in _OF_RUN},
-    }.items():
+    values = {name: value for name, value in flags.items() if _is_parameter(name, mode)} | {name: run.get(name) for name in _OF_RUN}
+    for name, value in values.items():
         if isinstance(value, bool):
             info.hparams[name].bool_value = value
         elif isinstance(value, int | float):

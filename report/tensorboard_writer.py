@@ -1,5 +1,6 @@
 """A run's lines of the log, as TensorBoard's event files: scalars, curves, text and hyper-parameters."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +36,7 @@ class TensorBoard:
         self.folder = folder
         self._file = EventFile(folder, run)
         self._flags: Mapping[str, Any] = {}
-        self._described = False
+        self._described, self._empty = False, True
         self.start(resumed_step, started or time.time())
 
     @property
@@ -66,6 +67,7 @@ class TensorBoard:
         values = {tag: value for tag, value in found.values.items() if self._step > self._written.get(tag, -1)}
         self._written |= dict.fromkeys(values, self._step)
         self._file.scalars(self._step, wall_time, values)
+        self._empty = self._empty and not values
         if step == "EVALUATION":
             self._file.summaries(self._step, wall_time, plots_of(data))
         elif step == "FAULT":
@@ -74,8 +76,11 @@ class TensorBoard:
             self._file.summaries(self._step, wall_time, [end_of_session(wall_time)])
 
     def close(self) -> None:
-        """Close the file. Raises OSError."""
+        """Close the file; remove it where the run ended before its first figures. Raises OSError."""
         self._file.close()
+        if self._empty:
+            with contextlib.suppress(OSError):
+                self._file.path.unlink()
 
     def _describe(self, run: Mapping[str, Any], wall_time: float) -> None:
         self._described = True
@@ -102,7 +107,6 @@ def opened(given: str, run: str, resumed_step: int | None, flag: str = "--tensor
         board = TensorBoard(folder_of(folder, run), run, resumed_step)
         if board.folder == folder and holds_another(folder, run):  # which began at the same moment
             board.close()
-            board.path.unlink()
             board = TensorBoard(folder / _name(run), run, resumed_step)
     except FileExistsError:
         raise UserError(f"{flag} {given}: is a file; expected a folder, or a path where none exists yet") from None
