@@ -35,7 +35,11 @@ def joined(content: Iterable[Any]) -> Markup:
 
 def number(value: float | int | None, digits: int = 5) -> Markup:
     """Return a figure: its full value for programs, shown with some digits; a dash for None."""
-    return element("span", "–", class_="none", title="undefined, or not in the log") if value is None else element("data", shown(value, digits), value=repr(value))
+    return (
+        element("span", "–", class_="none", title="undefined, or not in the log")
+        if value is None
+        else element("data", shown(value, digits), value=repr(value))
+    )
 
 
 def shown(value: float | int, digits: int = 5) -> str:

@@ -51,7 +51,9 @@ def _candidates(log: Path, folder: Path) -> Iterator[Path]:
     pattern = re.compile(re.escape(f"{log.stem}.") + r"(\d+)" + re.escape(log.suffix))
     for place in dict.fromkeys((log.parent, folder, folder.parent)):
         try:
-            found = [file for file in place.iterdir() if (file.name == log.name or pattern.fullmatch(file.name)) and file.is_file() and file.stat().st_size]
+            found = [
+                file for file in place.iterdir() if (file.name == log.name or pattern.fullmatch(file.name)) and file.is_file() and file.stat().st_size
+            ]
         except OSError:
             continue
         yield from sorted(found, key=lambda file: (file.name != log.name, file.name))

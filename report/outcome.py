@@ -131,7 +131,10 @@ def _facts(record: Record) -> Iterator[tuple[str, Any]]:
     yield "model", about.get("model") or flags.get("interaction")
     parameters = about.get("parameters")
     if isinstance(parameters, Mapping):
-        yield "parameters", joined(_separated((joined([number(count), f" {name}"]) for name, count in parameters.items() if finite(count) is not None)))
+        yield (
+            "parameters",
+            joined(_separated((joined([number(count), f" {name}"]) for name, count in parameters.items() if finite(count) is not None))),
+        )
     yield "dataset", about.get("dataset") or flags.get("dataset_path")
     samples = about.get("samples")
     if isinstance(samples, Mapping):
@@ -168,5 +171,3 @@ def _last(record: Record, key: str) -> float | None:
 def _separated(parts: Any) -> list[Any]:
     found = list(parts)
     return [one for place, part in enumerate(found) for one in ((", ", part) if place else (part,))]
-
-

@@ -83,7 +83,9 @@ def figure(plot: Plot) -> Markup:
     """Return the place of a plot in the page; the script draws it."""
     caption = element("figcaption", element("h3", plot.title, id=f"plot-{plot.name}-title"))
     below = element("p", plot.note, class_="note") if plot.note else None
-    return element("figure", caption, element("div", class_="plot", data_plot=plot.name), below, class_="plotted", aria_labelledby=f"plot-{plot.name}-title")
+    return element(
+        "figure", caption, element("div", class_="plot", data_plot=plot.name), below, class_="plotted", aria_labelledby=f"plot-{plot.name}-title"
+    )
 
 
 def content(plots: Sequence[Plot]) -> dict[str, Any]:
@@ -106,7 +108,16 @@ def content(plots: Sequence[Plot]) -> dict[str, Any]:
                 }
             )
         columns = {name: _rounded(values) for name, values in plot.columns.items()}
-        return {"name": plot.name, "title": plot.title, "y": plot.y, "x": plot.x, "kind": plot.kind, "whole": plot.whole, "series": series, "columns": columns}
+        return {
+            "name": plot.name,
+            "title": plot.title,
+            "y": plot.y,
+            "x": plot.x,
+            "kind": plot.kind,
+            "whole": plot.whole,
+            "series": series,
+            "columns": columns,
+        }
 
     found = [described(plot) for plot in plots]
     return {"plots": found, "places": [_place(key) for key in places]}

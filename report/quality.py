@@ -16,9 +16,14 @@ def quality(outcome: Outcome | None, command: str) -> tuple[Markup, list[Plot]]:
     summary = outcome.figures if outcome else {}
     tenths, histogram = deciles(summary), bins(summary)
     if not tenths and histogram is None:
-        text = "This log has no summary of an evaluation, which calibration, ROC and precision-recall need. This command writes one to a log of its own:"
+        text = (
+            "This log has no summary of an evaluation, which calibration, ROC and precision-recall need. This command writes one to a log of its own:"
+        )
         return section("quality", "Calibration and ranking", note(text), code(command)), []
-    plots, parts = [], [note(f"Of the {outcome.split} split, weights of step {outcome.step:,}." if outcome.step is not None else f"{outcome.split} split.")]
+    plots, parts = (
+        [],
+        [note(f"Of the {outcome.split} split, weights of step {outcome.step:,}." if outcome.step is not None else f"{outcome.split} split.")],
+    )
     if tenths:
         plots.append(_calibration(tenths))
     if histogram:
@@ -51,7 +56,9 @@ def _calibration(tenths: list) -> Plot:
 
 
 def _curves(found: Bins) -> list[Plot]:
-    exact = f"Exact at the edges of the 200 bins of the logits that the log keeps; the area between them is uncertain by at most {found.resolution:.2g}."
+    exact = (
+        f"Exact at the edges of the 200 bins of the logits that the log keeps; the area between them is uncertain by at most {found.resolution:.2g}."
+    )
     roc = Series("ROC", found.false_positive, found.true_positive, colour=0, dashed=0)
     chance = Series("chance", [0.0, 1.0], [0.0, 1.0], colour=7, dashed=1)
     kept = [(recall, precision) for recall, precision in zip(found.true_positive, found.precision, strict=True) if precision is not None]
@@ -80,5 +87,3 @@ def _curves(found: Bins) -> list[Plot]:
             whole=True,
         ),
     ]
-
-

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 FINAL = "final"
+_OF_RUN = "final_run"  # final figures beside the metrics: TensorBoard's table of hyper-parameters shows the first five tags, in alphabetical order
 _SINGLE_STEP = "batch_samplesps"
 _TRAINING = {
     "loss": "train/loss",
@@ -24,7 +25,8 @@ _BY_GROUP = ("learning_rate/", "gradient_norm/", "weight_norm/")  # keys that ar
 _OF_SPEED = {_SINGLE_STEP, "samples_per_s", "step_time_ms"}  # a line with one of these is no evaluation
 _EVALUATED = {"loss": "log_loss", "auc_roc": "auc", "streaming_map": "map_at_12"}  # names in other logs: the name here
 _SUMMARISED = ("auc", "log_loss", "normalized_entropy", "calibration", "samples", "positives")
-_FINAL = {"validation_loss": "log_loss", "test_loss": "log_loss", "throughput": "samples_per_s", "mean_step_time_ms": "step_ms"}
+_BESIDE = ("best_", "last_", "valid_", "average_", "avg_", "steps", "samples", "tested_step", "mean_step_time_ms")  # beginnings of final keys
+_FINAL = {"validation_loss": "log_loss", "test_loss": "log_loss", "throughput": "samples_per_s"}
 
 
 class Scalars(NamedTuple):
@@ -48,8 +50,7 @@ def scalars_of(step: str | Sequence[int], data: Mapping[str, Any], form: str, tr
         training: false for a run that does not train; its lines with numbers as step are about parts of an evaluation.
     """
     if step == "EVALUATION":
-        prefix = FINAL if data.get("final") else data.get("split", "test")
-        return Scalars(data.get("step"), _numbers({f"{prefix}/{name}": data.get(name) for name in _SUMMARISED}))
+        return Scalars(data.get("step"), _numbers(dict(_summarised(data))))
     if step == "TABLES":
         return Scalars(data.get("step"), _numbers(dict(_of_tables(data))))
     if step == "CHECKPOINT":
@@ -57,7 +58,8 @@ def scalars_of(step: str | Sequence[int], data: Mapping[str, Any], form: str, tr
     if isinstance(step, str):
         return Scalars(data.get("step") if step == "FAULT" else None, {})
     if not step:
-        return Scalars(data.get("tested_step"), _numbers({f"{FINAL}/{_FINAL.get(name, name)}": value for name, value in data.items()}))
+        tags = {f"{_OF_RUN if name.startswith(_BESIDE) else FINAL}/{_FINAL.get(name, name)}": value for name, value in data.items()}
+        return Scalars(data.get("tested_step"), _numbers(tags))
     if not training:
         return Scalars(None, {})
     tags = _evaluated(data) if _is_evaluation(data) else {_tag(name): value for name, value in data.items()}
@@ -97,6 +99,13 @@ def _evaluated(data: Mapping[str, Any]) -> dict[str, Any]:
         name = name.removeprefix(f"{split}_").removesuffix("_val")
         found.setdefault(f"{split}/{_EVALUATED.get(name, name)}", value)
     return found
+
+
+def _summarised(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    split = data.get("split", "test")
+    for name in _SUMMARISED:
+        count = data.get("final") and name in ("samples", "positives")
+        yield f"{_OF_RUN}/{split}_{name}" if count else f"{FINAL if data.get('final') else split}/{name}", data.get(name)
 
 
 def _of_tables(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

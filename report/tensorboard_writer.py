@@ -44,9 +44,19 @@ class TensorBoard:
         """The event file."""
         return self._file.path
 
-    def start(self, resumed_step: int | None, started: float) -> None:
-        """Begin the lines of a process. Raises OSError."""
-        self._form, self._training, self._started = "epoch,step", True, started
+    def start(self, resumed_step: int | None, started: float, form: str = "epoch,step", until: int | None = None) -> None:
+        """Begin the lines of a process.
+
+        Args:
+            resumed_step, started: see the class.
+            form: the form of its steps, see `scalars_of`; the line "RUN" may name another one.
+            until: lines of later steps are left out, because a later process has trained these steps again.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._form, self._training, self._started, self._until = form, True, started, until
+        self._behind = False
         self._step = resumed_step or 0
         self._written: dict[str, int] = {}  # the last step of each tag: an evaluation's figures stand in two lines of the log
         if resumed_step is not None:
@@ -63,6 +73,10 @@ class TensorBoard:
         if isinstance(step, int):
             step = [step]
         found = scalars_of(step, data, self._form, self._training)
+        if self._until is not None:
+            self._behind |= found.step is not None and found.step > self._until
+            if self._behind:
+                return
         self._step = self._step if found.step is None else found.step
         values = {tag: value for tag, value in found.values.items() if self._step > self._written.get(tag, -1)}
         self._written |= dict.fromkeys(values, self._step)
@@ -115,11 +129,11 @@ def opened(given: str, run: str, resumed_step: int | None, flag: str = "--tensor
     return board
 
 
-def folder_of(given: Path, run: str) -> Path:
+def folder_of(given: Path, run: str, started: float | None = None) -> Path:
     """Return the folder of a run's files: the given one, or a sub-folder of it where it holds another run. Raises OSError."""
     if not holds_another(given, run):
         return given
-    return next(iter(sorted(given.glob(f"*-{run}"))), given / _name(run))
+    return next(iter(sorted(given.glob(f"*-{run}"))), given / _name(run, started))
 
 
 def holds_another(folder: Path, run: str) -> bool:
@@ -127,5 +141,6 @@ def holds_another(folder: Path, run: str) -> bool:
     return not all(path.name.endswith(f".{run}") for path in event_files(folder))
 
 
-def _name(run: str) -> str:
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{run}"
+def _name(run: str, started: float | None = None) -> str:
+    """Return the name of a run's sub-folder, by the time at which it began."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}-{run}"

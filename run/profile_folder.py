@@ -35,13 +35,15 @@ def tensorboard(config: RunConfig, run: str, resumed_step: int | None, say: Call
         say: called with a line where the folder holds another run, so that a sub-folder is used.
 
     Raises:
-        UserError: the folder cannot be written to.
+        UserError: the folder cannot be written to, or tensorboardX is not installed.
     """
     given = config.tensorboard_path
     if not given or config.mode not in (TRAIN, EVAL):
         return []
-    from report.tensorboard_writer import opened  # loads tensorboardX
-
+    try:
+        from report.tensorboard_writer import opened
+    except ImportError as error:
+        raise UserError(f"--tensorboard_path {given}: {error}; ./scripts/install installs what requirements.txt names") from None
     board = opened(given, run, resumed_step)
     if board.folder != Path(given):
         say(f"--tensorboard_path {given} holds another run: this one writes to {board.folder}")
