@@ -86,14 +86,11 @@ def figure(plot: Plot) -> Markup:
     return element(
         "figure", caption, element("div", class_="plot", data_plot=plot.name), below, class_="plotted", aria_labelledby=f"plot-{plot.name}-title"
     )
-<<<<<<< HEAD
-=======
 
 
 def plotted(plots: Sequence[Plot]) -> Markup | None:
     """Return the places of plots, beside each other where there is room; None without plots."""
     return element("div", *map(figure, plots), class_="plots") if plots else None
->>>>>>> report
 
 
 def content(plots: Sequence[Plot]) -> dict[str, Any]:
