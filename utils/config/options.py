@@ -76,7 +76,7 @@ class ModelConfig:
     embedding_trainable: bool = option(True, "train the embedding tables; false freezes them", modes=(TRAIN, PLAN), resume=MUST_EQUAL)
     embedding_initializer: str | None = option(
         None,
-        "distribution of the tables' initial rows: uniform, within ±1/sqrt(rows) or ±--embedding_initializer_scale; normal, with that scale as "
+        "distribution of the tables' initial rows around 0: uniform, up to 1/sqrt(rows) or --embedding_initializer_scale; normal, with that scale as "
         "standard deviation; the default is uniform, for Wide & Deep Glorot normal",
         choices=(UNIFORM, NORMAL),
         modes=(TRAIN, INFERENCE),
