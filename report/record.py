@@ -178,10 +178,11 @@ class _Reader:
         if not self._counts(step) or (len(numbers) == 1 and record.mode != "train"):  # a published form counts batches in --mode eval
             return
         record.last_step = max(step, record.last_step or 0)
-        split = next((_SPLITS[key] for key in line.data if key in _SPLITS), None)
-        if split is not None and "loss" not in line.data:
-            self._evaluation(split, step, line.data)
-            return
+        if "loss" not in line.data:
+            split = next((_SPLITS[key] for key in line.data if key in _SPLITS), None)
+            if split is not None:
+                self._evaluation(split, step, line.data)
+                return
         samples = finite(line.data.get("samples"))
         if samples is None and (batch := finite(record.about.get("batch_size") or record.parameters.get("batch_size"))):
             samples = step * batch  # older logs: the padding of an epoch's last batch counts
