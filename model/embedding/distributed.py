@@ -156,8 +156,11 @@ class DistributedEmbedding(keras.layers.Layer):
 
     @property
     def changed_by(self) -> list[tuple[int, ...]]:
-        """For each of this worker's shards, the rows of `ids` that hold the ids looked up in it, whose table rows a step changes."""
-        return [tuple(row for one in self._lookups if one.local is local for row in one.ids.rows) for local in self.sharded]
+        """For each of this worker's shards, the rows of `ids` that hold the ids looked up in it, whose table rows a step changes.
+
+        Of a table that is updated whole there are none: it is saved before training goes on.
+        """
+        return [() if local.whole else tuple(row for one in self._lookups if one.local is local for row in one.ids.rows) for local in self.sharded]
 
     def update(self, updates: Sequence[GroupUpdate], ids: tf.Tensor, gradients: Gradients, step: tf.Tensor, loss_scale: Scale = 1.0) -> None:
         """Apply the gradients of the sharded tables' vectors, in place.

@@ -31,6 +31,16 @@ class OptimizerConfig:
         resume=MUST_EQUAL,
         not_with=("embedding_trainable false",),
     )
+    dense_update_rows: int = option(
+        0,
+        "update tables of at most so many rows whole in every step, with the moments of rows that the batch lacks, as Keras and PyTorch do by "
+        "default; 0 for none",
+        unit="rows",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("embedding_trainable false",),
+        bounds=FROM_0,
+    )
     learning_rate: float = option(
         24.0,
         "learning rate after the warm-up",
@@ -197,6 +207,14 @@ class RegularisationConfig:
     embedding_l2: float = option(
         0.0,
         "add half of this, times the squares of the vectors that a sample looks up, to the sample's loss; the reported loss is without it",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("embedding_trainable false",),
+        bounds=FROM_0,
+    )
+    table_l2: float = option(
+        0.0,
+        "add this times each row to the row's gradient in every step; only for tables that --dense_update_rows updates whole, elsewhere an error",
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("embedding_trainable false",),
