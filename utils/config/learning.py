@@ -1,4 +1,4 @@
-"""The options of the optimizer, the learning rate and regularisation."""
+"""The options of the optimizer, of the learning rate and of regularisation."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ _BELOW_1 = Bounds("at least 0 and below 1", 0, 1, below=True)
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Optimizer and learning rate."""
+    """Optimizer."""
 
     optimizer: str = option(
         "sgd",
@@ -40,23 +40,6 @@ class OptimizerConfig:
         resume=INHERIT,
         not_with=("embedding_trainable false",),
         bounds=FROM_0,
-    )
-    learning_rate: float = option(
-        24.0,
-        "learning rate after the warm-up",
-        modes=(TRAIN,),
-        resume=INHERIT,
-        pytorch=("lr",),
-        wide_and_deep=("deep_learning_rate",),
-        bounds=POSITIVE,
-    )
-    embedding_learning_rate: float | None = option(
-        None,
-        "learning rate of the tables after the warm-up; the default is --learning_rate",
-        modes=(TRAIN,),
-        resume=INHERIT,
-        not_with=("embedding_trainable false",),
-        bounds=POSITIVE,
     )
     momentum: float = option(0.0, "momentum of SGD", modes=(TRAIN, PLAN), optimizers=("sgd",), resume=INHERIT, bounds=_BELOW_1)
     beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,), optimizers=("adam",), resume=INHERIT, bounds=_BELOW_1)
@@ -87,6 +70,37 @@ class OptimizerConfig:
         modes=(TRAIN,),
         resume=INHERIT,
         needs="interaction wide_and_deep",
+        bounds=POSITIVE,
+    )
+
+    @property
+    def of_tables(self) -> str:
+        """The name of the tables' optimizer."""
+        return self.embedding_optimizer or self.optimizer
+
+    def __post_init__(self):
+        check_options(self)
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """Learning rate."""
+
+    learning_rate: float = option(
+        24.0,
+        "learning rate after the warm-up",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        pytorch=("lr",),
+        wide_and_deep=("deep_learning_rate",),
+        bounds=POSITIVE,
+    )
+    embedding_learning_rate: float | None = option(
+        None,
+        "learning rate of the tables after the warm-up; the default is --learning_rate",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("embedding_trainable false",),
         bounds=POSITIVE,
     )
     deep_warmup_epochs: float | None = option(
@@ -187,11 +201,6 @@ class OptimizerConfig:
     def decay_from(self) -> int:
         """The step at which the learning rate starts to fall."""
         return self.warmup_steps if self.decay_start_step is None else self.decay_start_step
-
-    @property
-    def of_tables(self) -> str:
-        """The name of the tables' optimizer."""
-        return self.embedding_optimizer or self.optimizer
 
     def __post_init__(self):
         check_options(self)
