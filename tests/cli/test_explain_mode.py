@@ -21,7 +21,7 @@ def model(request, tmp_path_factory):
 def importance(result):
     """Return the log line of the importances; its features by name."""
     assert result.code == 0, result.err
-    data = next(line["data"] for line in result.log if line["step"] == "IMPORTANCE")
+    data = next(line["data"] for line in result.log if line.get("step") == "IMPORTANCE")
     return data, {feature["name"]: feature for feature in data["features"]}
 
 
@@ -58,7 +58,7 @@ def test_importance_has_the_order_of_the_planted_weights(run, model):
 
 
 def test_all_rows_have_the_metrics_of_an_evaluation_and_a_seed_repeats_the_sample(run, model):
-    copied, data, checkpoint = model
+    _, data, checkpoint = model
     evaluated = run("--cpu", "--mode", "eval", "--dataset_path", data, "--restore_checkpoint_path", checkpoint).final
     result = explain(run, data, checkpoint, "--explain_samples", 30_000, "--explain_repeats", 1)
     line, _ = importance(result)

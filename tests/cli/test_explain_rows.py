@@ -89,22 +89,22 @@ def test_the_seed_chooses_the_background(folder):
 
 def test_errors(folder, tmp_path):
     model, (columns, _) = dlrm.load(folder / "c", cpu=True, mmap=True), samples(2)
-    with pytest.raises(ValueError, match="^feature cat_b: is missing"):
+    with pytest.raises(ValueError, match=r"^feature cat_b: is missing"):
         model.explain({name: values for name, values in columns.items() if name != "cat_b"})
-    with pytest.raises(ValueError, match="^feature cat_b: is missing"):
+    with pytest.raises(ValueError, match=r"^feature cat_b: is missing"):
         model.explain(columns, {name: values for name, values in columns.items() if name != "cat_b"})
-    with pytest.raises(ValueError, match="^background: holds no row; expected at least 1"):
+    with pytest.raises(ValueError, match=r"^background: holds no row; expected at least 1"):
         model.explain(columns, {name: [] for name in columns})
-    with pytest.raises(UserError, match="no such file; expected a feature specification"):
+    with pytest.raises(UserError, match=r"no such file; expected a feature specification"):
         model.explain(columns, tmp_path)
-    with pytest.raises(UserError, match="has a table for feature cat_a_copy|has no table for feature cat_a_copy"):
+    with pytest.raises(UserError, match=r"has a table for feature cat_a_copy|has no table for feature cat_a_copy"):
         model.explain(columns, planted.write(tmp_path / "other", copy=True, counts=(("train", 100), ("test", 10))))
     moved = tmp_path / "moved"
     shutil.copytree(folder, moved)
     (folder / "data").rename(folder / "elsewhere")
     try:
         with pytest.raises(
-            UserError, match="the model was trained on .*data, which is not here; give background=: the folder of a dataset, or samples"
+            UserError, match=r"the model was trained on .*data, which is not here; give background=: the folder of a dataset, or samples"
         ):
             dlrm.load(moved / "c", cpu=True).explain(columns)
     finally:
@@ -132,7 +132,15 @@ def test_raw_rows_are_explained_by_column(tmp_path):
     (tmp_path / "columns.yaml").write_text(yaml.safe_dump(COLUMNS, sort_keys=False))
     words = ("--train", tmp_path / "log.csv", "--test_fraction", 0.2, "--dst", tmp_path / "data", "--config", tmp_path / "columns.yaml")
     assert table.main([str(word) for word in words]) == 0
-    flags = {"embedding_dim": 8, "bottom_mlp_dims": "16,8", "top_mlp_dims": "16,1", "batch_size": 64, "epochs": 2, "optimizer": "adam"}
+    flags = {
+        "embedding_dim": 8,
+        "bottom_mlp_dims": "16,8",
+        "top_mlp_dims": "16,1",
+        "batch_size": 64,
+        "epochs": 2,
+        "optimizer": "adam",
+        "learning_rate": 0.003,
+    }
     dlrm.train(dataset_path=str(tmp_path / "data"), save_checkpoint_path=str(tmp_path / "c"), cpu=True, log_path="", warmup_steps=0, **flags)
     model = dlrm.load(tmp_path / "c", cpu=True)
     rows, background = frame[:4].drop("clicked"), frame[100:140].drop("clicked")
