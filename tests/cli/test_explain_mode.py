@@ -1,10 +1,17 @@
 """Tests of `--mode explain` on data with planted weights, and of its errors."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import planted
 import pytest
 import scipy.stats
 from runs import SMALL, child, edit_spec
+
+from dataloading.feature_spec import Categorical, FeatureSpec
+from dataloading.tf_raw import TfRawWriter
+from run.explain import explain as in_mode
+from utils.errors import AgreedError
 
 USELESS = ("num_none", "cat_none")
 
@@ -140,3 +147,26 @@ def test_a_split_without_labels_and_a_missing_checkpoint_are_errors(run, copy, t
     assert result.code == 1 and "source_spec.test has no chunk of the label label" in result.err
     result = run("--mode", "explain", "--dataset_path", copy)
     assert result.code == 1 and "--restore_checkpoint_path is missing: --mode explain needs a trained model" in result.err
+
+
+def test_lists_and_shared_tables_of_a_model_without_numericals(run, tmp_path):
+    features = (Categorical("bought", 60, "int32", 5, table="items"), Categorical("item", 60, "int32", table="items"))
+    spec = FeatureSpec(features, (), "label", {"bought": "int32", "item": "int32", "label": "bool"})
+    draw = np.random.default_rng(1)
+    with TfRawWriter(tmp_path / "data", spec, ("train", "test")) as writer:
+        for split, count in {"train": 6000, "test": 1500}.items():
+            bought, item = draw.integers(0, 60, (count, 5)), draw.integers(0, 60, count)
+            bought[np.arange(5) >= draw.integers(0, 6, (count, 1))] = -1
+            clicks = draw.random(count) < np.where((bought % 2 == 1).sum(axis=1) > (bought >= 0).sum(axis=1) / 2, 0.8, 0.2)
+            writer.append(split, np.empty((count, 0), np.float16), [bought, item], clicks)
+        writer.publish({})
+    training = ("--cpu", *SMALL, "--optimizer", "adam", "--learning_rate", 0.01, "--warmup_steps", 0, "--batch_size", 128, "--epochs", 3)
+    assert run("--dataset_path", tmp_path / "data", *training, "--save_checkpoint_path", tmp_path / "c").code == 0
+    line, found = importance(explain(run, tmp_path / "data", tmp_path / "c"))
+    assert found["bought"]["columns"] == ["bought"] and found["bought"]["auc_lost"][1] > 0.05 and abs(found["item"]["auc_lost"][0]) < 0.05
+    assert line["copies"] == []
+
+
+def test_several_workers_are_an_error():
+    with pytest.raises(AgreedError, match=r"--mode explain runs on one worker, 2 were started; start it without horovodrun"):
+        in_mode(SimpleNamespace(world=SimpleNamespace(size=2)))
