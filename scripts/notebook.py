@@ -31,8 +31,8 @@ def executed(notebook: Any, folder: Path) -> Any:
     os.environ |= {"PYTHONPATH": paths, "JUPYTER_DATA_DIR": str(folder / ".jupyter"), "IPYTHONDIR": str(folder / ".ipython")}
     os.environ |= {"JUPYTER_RUNTIME_DIR": str(folder / ".runtime"), "MPLCONFIGDIR": str(folder / ".matplotlib")}
     quiet = ["--IPKernelApp.log_level=ERROR"]  # no warning that the kernel listens on the loopback without encryption
-    context = {"metadata": {"path": str(folder)}}
-    client = nbclient.NotebookClient(notebook, timeout=CELL_SECONDS, record_timing=False, extra_arguments=quiet, resources=context)
+    options = {"timeout": CELL_SECONDS, "record_timing": False, "coalesce_streams": True, "extra_arguments": quiet}
+    client = nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(folder)}}, **options)
     client.execute()
     return tidied(notebook)
 
