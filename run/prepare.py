@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ from model.embedding.placement import Placement
 from model.embedding.plan import share_batches
 from model.embedding.table import Feature, Table
 from model.native import operations_key
-from run.announcement import announcement, too_large_batch
+from run.announcement import announcement, details, too_large_batch
 from run.continuing import check_continues, training_invariants
 from run.devices import compute_dtype, configured, physical_gpus, set_precision
 from run.formed_log import FormedLog, form_of, write_args
 from run.inherit import changes, inherit
 from run.opening import data_notes, fallback_checkpoint, open_checkpoint, open_splits
 from run.placing import place_tables, storage_of
-from run.profile_folder import check_profile
+from run.profile_folder import check_profile, tensorboard
 from run.restoring import choice_note
 from run.run_line import of_machine, of_placement, run_id, saved_id
 from run.same_transforms import check_transforms
@@ -48,11 +48,12 @@ from utils.config.ineffective import warnings
 from utils.config.options import TRAIN
 from utils.console import Console
 from utils.distributed import World, join
-from utils.errors import UserError
+from utils.errors import UserError, message_of
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes, limit_note
 from utils.metrics.ranking_metric import COUNTS, RankingMetric, figure_names
 from utils.pace import expected_step_ms, set_cycle_time
+from utils.signals import LastWords, Stopped
 
 
 @dataclass(frozen=True)
@@ -169,19 +170,45 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         placement = _place(checked)
         resumed = checked.checkpoint if checked.goes_on else None
         path, resumes = checked.config.run.log_path if world.first else "", saved_id(resumed) if resumed else None
-        log = world.together(lambda: RunLog(path, checked.config.flat(), resumes, console.warn, units=_units(checked)), "logged")
+        identity, step = (run_id(resumed) if world.first else None), checked.position.step if resumed else None
+        observers = world.together(lambda: tensorboard(checked.config.run, identity, step, console.say) if world.first else [], "tensorboard")
+        for observer in observers:
+            opened.callback(observer.close)
+        units = _units(checked)
+        log = world.together(lambda: RunLog(path, checked.config.flat(), resumes, console.warn, units=units, observers=observers), "logged")
         opened.callback(log.close)
-        in_log = {"path": log.path and str(log.path), "run": run_id(resumed) if world.first else None}
+        in_log = {"path": log.path and str(log.path), "run": identity}
         if form := form_of(checked.config):
             log = FormedLog(log, form, _published_steps(checked))
-        if world.first:
-            log.log("RUN", _described(checked, placement, in_log["run"], program))
         if checked.config.run.args_path and world.first:
             write_args(checked.config)
         samples = {name: split.num_samples for name, split in checked.splits.items()}
         for line in announcement(checked.config, world.size, device, checked.dtype, placement, samples):
             console.say(line)
-        yield Prepared(**vars(checked), placement=placement, log=log, vocabulary_files=kept, in_log=in_log, progress=checked.position)
+        if world.first:
+            log.log("RUN", about := _described(checked, placement, in_log["run"], program))
+            for line in details(about) if checked.config.run.verbose else ():
+                console.say(line)
+        run = Prepared(**vars(checked), placement=placement, log=log, vocabulary_files=kept, in_log=in_log, progress=checked.position)
+        with _faults_logged(run):
+            yield run
+
+
+@contextmanager
+def _faults_logged(run: Prepared) -> Iterator[None]:
+    """Log the error or the signal that ends a run, with its position where it trains."""
+    train, saves = run.config.run.mode == TRAIN, bool(run.config.training.save_checkpoint_path)
+
+    def log(message: str, stopped: bool = False) -> None:
+        where = {"epoch": run.progress.epoch, "step": run.progress.step} if train else {}
+        run.log.log("FAULT", {**where, "message": message, "stopped": stopped})
+
+    try:
+        with LastWords(lambda number: log(f"ended by {number.name}")) if run.world.size == 1 else nullcontext():
+            yield
+    except BaseException as error:
+        log(message_of(error), isinstance(error, Stopped) and saves)
+        raise
 
 
 def _connected(config: Config, world: World) -> tuple[World, str]:
