@@ -10,7 +10,7 @@ from utils.metrics.delong import area
 
 
 def by_pairs(negatives, positives):
-    """The definition: 1 for a pair in order, ½ for a tie; the sample variance of each side's means over the other side."""
+    """Compute by the definition: 1 for a pair in order, ½ for a tie; the sample variance of each side's means over the other side."""
     pairs = np.array([[(n < p) + 0.5 * (n == p) for n in negatives] for p in positives])
     auc = pairs.mean()
     variance = pairs.mean(axis=1).var(ddof=1) / len(positives) + pairs.mean(axis=0).var(ddof=1) / len(negatives)
