@@ -46,7 +46,10 @@ def write_vocabulary(folder, feature, values, first=1):
 
 def write_predictions(path, scores, labels=None, rows=None, **others):
     """Write predictions as `--mode predict` does."""
-    columns = {"row": np.arange(len(scores), dtype=np.uint64) if rows is None else np.asarray(rows, np.uint64), "score": np.asarray(scores, np.float32)}
+    columns = {
+        "row": np.arange(len(scores), dtype=np.uint64) if rows is None else np.asarray(rows, np.uint64),
+        "score": np.asarray(scores, np.float32),
+    }
     columns |= {} if labels is None else {"label": np.asarray(labels, np.uint8)}
     pl.DataFrame(others | columns).write_parquet(path)
     return path

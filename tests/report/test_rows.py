@@ -87,7 +87,7 @@ def test_intervals_of_models_that_are_as_good_hold_zero():
 def test_better_model_is_told_apart_where_its_own_interval_could_not():
     labels, (first, second) = drawn(4000, 5, better=0.06)
     found = paired(predictions(first, labels), predictions(second, labels)).auc
-    assert 0 < found.difference.low
+    assert found.difference.low > 0
     assert metrics_of("all", first, labels).auc.high > found.second
 
 
@@ -162,7 +162,10 @@ BAD = {
     "label": (lambda path: write_predictions(path, [0.5, 0.5], [0, 3]), "label 3 is neither 0 nor 1"),
     "column": (lambda path: pl.DataFrame({"row": [0], "probability": [0.5]}).write_parquet(path), "no column score"),
     "text": (lambda path: pl.DataFrame({"row": [0], "score": ["a"], "label": [1]}).write_parquet(path), "column score .* String; expected numbers"),
-    "null": (lambda path: pl.DataFrame({"row": [0, 1], "score": [0.5, None], "label": [1, 0]}).write_parquet(path), "column score has missing values"),
+    "null": (
+        lambda path: pl.DataFrame({"row": [0, 1], "score": [0.5, None], "label": [1, 0]}).write_parquet(path),
+        "column score has missing values",
+    ),
     "format": (lambda path: path.write_text("row,score,label\n0,0.5,1\n"), "cannot be read as Parquet"),
     "folder": (lambda path: path.mkdir(), "not a file"),
     "nothing": (lambda path: None, "no such file"),
