@@ -142,6 +142,6 @@ def test_workers_log_the_time_of_their_exchanges_and_their_memory(unbroken):
         assert all(("exchange_ms" in data) == (workers == 2) for data in training)
         assert all(data["input_ms"] >= 0 and data["saving_ms"] > 0 and 0.1 < data["memory_gib"] < 100 for data in training[1:])
         if workers == 2:
-            assert all(0 < data["exchange_ms"] for data in training)
+            assert all(data["exchange_ms"] > 0 for data in training)
         peaks = [entry["data"]["memory_gib"] for entry in lines if entry["step"] == "TABLES" and "memory_gib" in entry["data"]]
         assert len(peaks) == 1 and len(peaks[0]) == workers and min(peaks[0]) > 0.1
