@@ -66,6 +66,11 @@ def scalars_of(step: str | Sequence[int], data: Mapping[str, Any], form: str, tr
     return Scalars(number_of(step, data, form), _numbers(tags))
 
 
+def is_final(tag: str) -> bool:
+    """Return whether a tag is a metric of the finished run."""
+    return tag.startswith(f"{FINAL}/")
+
+
 def number_of(step: Sequence[int], data: Mapping[str, Any], form: str) -> int:
     """Return the training step of a line whose step is a list of numbers; see `scalars_of`."""
     return step[0] if form == "step,steps" and _SINGLE_STEP not in data else step[-1]

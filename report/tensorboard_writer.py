@@ -8,7 +8,7 @@ from typing import Any
 
 from report.tensorboard_events import EventFile, event_files
 from report.tensorboard_plots import end_of_session, hyper_parameters, plots_of, text_of
-from report.tensorboard_scalars import scalars_of
+from report.tensorboard_scalars import is_final, scalars_of
 from utils.config.options import TRAIN
 from utils.errors import UserError
 from utils.urls import is_url
@@ -36,6 +36,7 @@ class TensorBoard:
         self.folder = folder
         self._file = EventFile(folder, run)
         self._flags: Mapping[str, Any] = {}
+        self._run: Mapping[str, Any] = {}
         self._described, self._empty = False, True
         self.start(resumed_step, started or time.time())
 
@@ -87,7 +88,7 @@ class TensorBoard:
         elif step == "FAULT":
             self._file.summaries(self._step, wall_time, [text_of("fault", data)])
         elif not step:
-            self._file.summaries(self._step, wall_time, [end_of_session(wall_time)])
+            self._file.summaries(self._step, wall_time, end_of_session(self._flags, self._run, sorted(filter(is_final, self._written)), wall_time))
 
     def close(self) -> None:
         """Close the file; remove it where the run ended before its first figures. Raises OSError."""
@@ -97,7 +98,7 @@ class TensorBoard:
                 self._file.path.unlink()
 
     def _describe(self, run: Mapping[str, Any], wall_time: float) -> None:
-        self._described = True
+        self._described, self._run = True, run
         self._form, self._training = run.get("step_form", self._form), run.get("mode", TRAIN) == TRAIN
         summaries = [hyper_parameters(self._flags, run, self._started)]
         self._file.summaries(self._step, wall_time, [*summaries, *([text_of("run", run)] if run else [])])
