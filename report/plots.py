@@ -88,6 +88,11 @@ def figure(plot: Plot) -> Markup:
     )
 
 
+def plotted(plots: Sequence[Plot]) -> Markup | None:
+    """Return the places of plots, beside each other where there is room; None without plots."""
+    return element("div", *map(figure, plots), class_="plots") if plots else None
+
+
 def content(plots: Sequence[Plot]) -> dict[str, Any]:
     """Return the plots for the script; equal places stand once."""
     places: dict[tuple, int] = {}

@@ -3,7 +3,7 @@
 from report.html import Markup, code, note, section
 from report.measures import Bins, bins, deciles
 from report.outcome import Outcome
-from report.plots import Plot, Series, figure
+from report.plots import Plot, Series, plotted
 
 
 def quality(outcome: Outcome | None, command: str) -> tuple[Markup, list[Plot]]:
@@ -28,7 +28,7 @@ def quality(outcome: Outcome | None, command: str) -> tuple[Markup, list[Plot]]:
         plots.append(_calibration(tenths))
     if histogram:
         plots += _curves(histogram)
-    parts += [figure(plot) for plot in plots]
+    parts.append(plotted(plots))
     return section("quality", "Calibration and ranking", *parts), plots
 
 

@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from dataloading.contract import split_files, stored_vocabulary
+from dataloading.contract import check_quick, split_files, stored_vocabulary
 from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, Categorical, FeatureSpec
+from dataloading.ranges import NO_ID
 from dataloading.tf_raw import TfRawSplit
 from utils.encoding.recipe import BETWEEN, LOG, LOG1P, STANDARDISE, Recipe, recipe_of
 from utils.encoding.transforms import HEXADECIMAL, transforms_of
@@ -26,7 +28,9 @@ def open_dataset(folder: Path) -> FeatureSpec:
     if not folder.is_dir():
         found = "is not a folder" if folder.exists() else "no such folder"
         raise UserError(f"--dataset_path {folder}: {found}; expected one that holds {DEFAULT_FILE_NAME}")
-    return FeatureSpec.from_yaml(folder / DEFAULT_FILE_NAME, "--dataset_path")
+    spec = FeatureSpec.from_yaml(folder / DEFAULT_FILE_NAME, "--dataset_path")
+    check_quick(spec, ())
+    return spec
 
 
 def splits_of(spec: FeatureSpec) -> list[str]:
@@ -131,7 +135,7 @@ def _looked_up(path: Path, ids: list[int], hexadecimal: bool) -> dict[int, str]:
         rows = pl.scan_parquet(path, glob=False).select("id", "value").filter(pl.col("id").is_in(ids)).collect().rows()
     except (pl.exceptions.PolarsError, OSError) as error:
         raise UserError(f"{path}: cannot be read as a vocabulary (value, id, count): {' '.join(str(error).split())[:200]}") from None
-    shown = (lambda value: f"{value:08x}") if hexadecimal else lambda value: str(value).replace(BETWEEN, " × ")
+    shown = (lambda value: f"{value:08x}") if hexadecimal else lambda value: str(value).replace(BETWEEN, ", ")
     return {number: shown(value) for number, value in rows if value is not None}
 
 
@@ -163,6 +167,19 @@ def _bounded(function: Callable[[float], float], value: float) -> float:
         return function(value)
     except OverflowError:
         return math.inf
+
+
+class Known(NamedTuple):
+    """Ids by what they are: masks in the shape of the ids."""
+
+    inside: np.ndarray  # in [0, cardinality)
+    outside: np.ndarray  # neither inside nor, in a list, -1
+
+
+def known_ids(ids: np.ndarray, feature: Categorical) -> Known:
+    """Return the ids of a feature that are rows of its table, and those that are out of range."""
+    inside = (ids >= 0) & (ids < feature.cardinality)
+    return Known(inside, ~inside & (ids != NO_ID) if feature.hotness > 1 else ~inside)
 
 
 def add_counts(counts: np.ndarray, ids: np.ndarray) -> None:

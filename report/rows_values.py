@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from dataloading.feature_spec import Categorical, FeatureSpec
-from dataloading.ranges import NO_ID, check_labels
+from dataloading.ranges import check_labels
 from dataloading.tf_raw import TfRawSplit
-from report.rows_dataset import Meaning, add_counts, block_rows, in_own_unit, meaning_of, open_dataset, open_split, splits_of, value_names
+from report.rows_dataset import Meaning, add_counts, block_rows, in_own_unit, known_ids, meaning_of, open_dataset, open_split, splits_of, value_names
 from utils.console import Console
 from utils.errors import UserError
 
@@ -120,18 +119,6 @@ def _same_labels(split: TfRawSplit, positive: np.ndarray, numbers: np.ndarray | 
     return all(np.array_equal(labels.astype(bool), positive[places]) for places, labels in rows.blocks(split.read_labels, 1))
 
 
-class _Known(NamedTuple):
-    """Ids of a block by what they are: masks in the shape of the ids."""
-
-    inside: np.ndarray  # in [0, cardinality)
-    outside: np.ndarray  # neither inside nor, in a list, -1
-
-
-def _known(ids: np.ndarray, feature: Categorical) -> _Known:
-    inside = (ids >= 0) & (ids < feature.cardinality)
-    return _Known(inside, ~inside & (ids != NO_ID) if feature.hotness > 1 else ~inside)
-
-
 def _by_id(rows: _Rows, feature: Categorical, index: int, meaning: Meaning) -> Grouping:
     width = np.dtype(feature.dtype).itemsize * feature.hotness
 
@@ -140,7 +127,7 @@ def _by_id(rows: _Rows, feature: Categorical, index: int, meaning: Meaning) -> G
 
     counts = np.zeros(feature.cardinality, np.uint32)
     for _, ids in blocks():
-        add_counts(counts, ids[_known(ids, feature).inside])
+        add_counts(counts, ids[known_ids(ids, feature).inside])
     if meaning.zero:
         counts[0] = 0  # a group of its own
     distinct = int(np.count_nonzero(counts))
@@ -151,7 +138,7 @@ def _by_id(rows: _Rows, feature: Categorical, index: int, meaning: Meaning) -> G
     del counts
     bits = np.zeros(rows.count, np.uint32)
     for places, ids in blocks():
-        known = _known(ids, feature)
+        known = known_ids(ids, feature)
         at = np.minimum(np.searchsorted(lookup, ids), max(len(lookup) - 1, 0))
         found = np.where(lookup[at] == ids, bit[at], np.uint32(1 << _REST)) if len(lookup) else np.full(ids.shape, 1 << _REST, np.uint32)
         found = np.where(known.inside, found, np.where(known.outside, np.uint32(1 << _OUTSIDE), np.uint32(0)))

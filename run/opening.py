@@ -73,6 +73,8 @@ def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Spli
         if "test" not in splits and "test" not in (spec.sources or {}):
             warn(f"{spec.path}: there is no test split; the model will not be tested")
         return splits
+    if config.run.mode == EXPLAIN:
+        return {config.run.split: open_split(config.data, spec, config.run.split, config.run.seed, warn)}
     if config.run.mode != PREDICT:
         return {"test": open_split(config.data, spec, "test", config.run.seed, warn)}
     split = open_split(config.data, spec, config.run.split, config.run.seed, warn, labels=False)

@@ -256,7 +256,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     for line in data_notes(config, spec, splits.values()) if world.first else ():
         warn(line)
     goes_on = checkpoint is not None and _continues(config)
-    if "train" in splits and not goes_on and (line := too_large_batch(config, world.size, splits["train"].num_samples)):
+    if config.run.mode == TRAIN and not goes_on and (line := too_large_batch(config, world.size, splits["train"].num_samples)):
         warn(line)
     if goes_on:
         check_continues(checkpoint, training_invariants(config, splits["train"].num_samples, splits["train"].fingerprint()))

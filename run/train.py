@@ -82,7 +82,9 @@ def train(run: Prepared) -> Trained:
             RECORD: run.vocabularies,
             "log": run.in_log,
         }
-        saver = Saver(model, trainer.groups, config.training, about, alone=not run.goes_on, files=run.vocabulary_files, best=before)
+        saver = Saver(
+            model, trainer.groups, config.training, about, alone=not run.goes_on, files=run.vocabulary_files, best=before, touched=trainer.touched
+        )
     options = {"evaluation": evaluation, "saver": saver, "position": run.progress}
     training = Training(trainer, data, config, run.console, run.log, **options)
     if form:

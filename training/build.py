@@ -29,6 +29,7 @@ def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epo
         gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
         native=native_operations(),
         regularisation=_regularisation(config),
+        norms=config.run.log_norms,
     )
 
 
@@ -44,7 +45,7 @@ def _groups(config: Config, model: ShardedModel, steps_per_epoch: int) -> tuple[
         rule, schedule = RULES[group.optimizer](options, 1), ConstantSchedule(group.learning_rate(options))
         tables.insert(0, TableGroup(rule, schedule, group.name))
         if members := {name: weight for name, weight in weights.items() if own.get(name) == group.name}:
-            dense.insert(1, DenseGroup(members, rule, schedule))
+            dense.insert(1, DenseGroup(members, rule, schedule, group.name))
     return tuple(dense), tuple(tables)
 
 

@@ -18,9 +18,11 @@ class DenseGroup:
         weights: the weights by name.
         rule: the optimizer's rule; Keras's optimizer of this rule computes the updates.
         schedule: the schedule of the learning rate.
+        name: the name of a group that has a rule of its own; empty for all others.
     """
 
-    def __init__(self, weights: Mapping[str, keras.Variable], rule: Rule, schedule: Schedule):
+    def __init__(self, weights: Mapping[str, keras.Variable], rule: Rule, schedule: Schedule, name: str = ""):
+        self.name = name
         self.weights, self.schedule, self._skips_rate_0 = dict(weights), schedule, rule.divides_by_rate
         self._optimizer = rule.dense()
         self._optimizer.build(list(self.weights.values()))
@@ -70,6 +72,16 @@ class Groups(NamedTuple):
         """Return the learning rates in step `step`, from 0, of each dense group, then of each group of tables (a single 0 where they are frozen)."""
         rates = [group.schedule(step) for group in self.tables] or [0.0]
         return (*(group.schedule(step) for group in self.dense), *rates)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the dense groups and of the groups of tables for the log: `dense`, `tables`, and `GROUP/dense`, `GROUP/tables`."""
+        kinds = (("dense", self.dense), ("tables", self.tables))
+        return tuple(f"{group.name}/{kind}" if group.name else kind for kind, some in kinds for group in some)
+
+    def own_rates(self, step: int) -> dict[str, float]:
+        """Return the learning rates in step `step`, from 0, of the groups that have a name."""
+        return {group.name: group.schedule(step) for group in (*self.dense, *self.tables) if group.name}
 
     @property
     def num_rates(self) -> int:

@@ -33,6 +33,16 @@ def native_lookups(lookups: Sequence[LocalLookup], shards: Sequence[LocalShard])
     return [Lookup(number[id(one.local)], one.ids.first, one.ids.hotness, one.ids.mean) for one in lookups]
 
 
+def squares_of_rows(targets: Sequence[Target], ids: tf.Tensor, parts: Sequence[tf.Tensor], loss_scale) -> tf.Tensor:
+    """Return the sum of the squares of the rows' gradients, float64; the gradients of a row that occurs several times are summed before.
+
+    The arguments are those of `ShardUpdate.apply`; there are targets.
+    """
+    whole = unscaled(tf.concat(parts, axis=0), loss_scale)
+    of_rows = [target.group.distinct(ids, whole, target.columns)[1] for target in targets]
+    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(rows, tf.float64))) for rows in of_rows])
+
+
 class ShardUpdate:
     """Updates the shards of a placement that this worker holds.
 

@@ -86,14 +86,14 @@ class Loop:
         mrr=None,
     ):
         self.steps, self.rates, self.epochs, self.evaluated, self.checked = [], [], [], [], []
-        self.scaled, self.rank, self.world = scaled, 0, World()
+        self.scaled, self.rank, self.world, self.touched = scaled, 0, World(), SimpleNamespace(shares=dict, since=0)
         self._losses, self._finite, self._auc, self._batches = losses, finite, auc, batches
         self.log_path = tmp_path / "log.json"
         self.log = RunLog(str(self.log_path), {})
         self._signal_at, self._log_loss, self._mrr = signal_at, log_loss, mrr
         evaluation = Evaluation("test", self._evaluate) if evaluate else None
         options = config("--learning_rate", "1", "--warmup_steps", "2", "--decay_start_step", "100", "--decay_steps", "10", *flags)
-        self._groups = Groups((DenseGroup({}, Sgd(), build_schedules(options.optimizer)[0]),), ())
+        self.groups = Groups((DenseGroup({}, Sgd(), build_schedules(options.optimizer)[0]),), ())
         self.training = Training(self, self, options, Console("dlrm.py"), self.log, evaluation=evaluation, position=position)
 
     def __len__(self):
@@ -106,7 +106,7 @@ class Loop:
             self.log.close()
 
     def learning_rates(self, step):
-        return self._groups.learning_rates(step)
+        return self.groups.learning_rates(step)
 
     def reporting_step(self, batch, step, rates, mine):
         self.steps.append(step)
@@ -181,7 +181,8 @@ def test_position_without_group_metrics_has_no_entry_for_them(tmp_path):
     loop = Loop(tmp_path)
     loop.run()
     assert set(loop.training.position.to_dict()) == {
-        *("step", "epoch", "batch", "samples", "best_auc", "evals_without_gain", "best_epoch", "last_auc", "evaluation_due")
+        *("step", "epoch", "batch", "samples", "best_auc", "evals_without_gain", "best_epoch", "last_auc", "evaluation_due"),
+        *("loss_sum", "loss_count", "mean_loss", "ids_out_of_range", "skipped_steps", "skipped_in_a_row"),
     }
 
 

@@ -9,7 +9,6 @@ from utils.metrics.delong import area
 
 if TYPE_CHECKING:
     from utils.metrics.ranking import Ranking
-    from utils.metrics.summary import Summary
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class Metrics:
     positives: int | None = None
     auc_variance: float | None = None  # of the exact AUC
     log_loss_variance: float | None = None  # of the mean loss
-    summary: "Summary | None" = None  # calibration and distribution of the scores, where it is wanted
 
 
 class Classes(NamedTuple):

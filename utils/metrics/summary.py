@@ -6,7 +6,7 @@ A log keeps it, so that curves (ROC, precision and recall, calibration) can be d
 import bisect
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,10 +40,17 @@ class Summary:
     positive: tuple[int, ...]  # of the positives'
 
 
-def evaluate_in_full(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None = None) -> Metrics:
+@dataclass(frozen=True)
+class FullMetrics(Metrics):
+    """The result of an evaluation with a summary of its scores, which is None where a score is not finite."""
+
+    summary: Summary | None = None
+
+
+def evaluate_in_full(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None = None) -> FullMetrics:
     """Compute all metrics of logits against labels, with a summary of the scores; see `binary.evaluate`. The scores are sorted once for both."""
     classes = classes_of(logits, labels.astype(bool))
-    return replace(evaluate(logits, labels, auc_thresholds, classes), summary=summarize(classes))
+    return FullMetrics(**vars(evaluate(logits, labels, auc_thresholds, classes)), summary=summarize(classes))
 
 
 def summarize(classes: Classes) -> Summary | None:
@@ -117,7 +124,7 @@ def entry(split: str, metrics: Metrics, weights: tuple[int, int], final: bool = 
         weights: the epoch and the step that the weights were trained to.
         final: true for the test at the end of training and for an evaluation alone.
     """
-    summary = metrics.summary
+    summary = metrics.summary if isinstance(metrics, FullMetrics) else None
     names = ("samples", "positives", "auc", "auc_variance", "log_loss", "log_loss_variance", "normalized_entropy", "calibration")
     histogram = summary and {"low": summary.low, "high": summary.high, "negative": list(summary.negative), "positive": list(summary.positive)}
     return (
