@@ -47,7 +47,11 @@ class EventFile:
                 self._file = self.path.open("xb")  # open as long as the run
                 break
             second += 1
-        self.add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        try:
+            self.add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        except OSError:
+            self.path.unlink()
+            raise
 
     def start(self, step: int, wall_time: float) -> None:
         """Record that a process begins at a step: readers forget what earlier files say about this and later steps."""

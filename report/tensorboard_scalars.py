@@ -16,7 +16,7 @@ _TRAINING = {
     "exchange_ms": "speed/exchange_ms",
     "saving_ms": "speed/saving_ms",
     "learning_rate": "learning_rate/dense",
-    "embedding_learning_rate": "learning_rate/embedding",
+    "embedding_learning_rate": "learning_rate/tables",
     "memory_gib": "memory/first_worker_gib",
     "skipped_steps": "skipped_steps",
     "ids_out_of_range": "ids_out_of_range",
