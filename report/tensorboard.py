@@ -66,7 +66,7 @@ def converted(span: RunSpan, given: Path) -> Path:
         board = TensorBoard(scratch.folder, run, None, span.stretches[0].began)
         with contextlib.closing(board):
             for stretch in span.stretches:
-                board.start(None, stretch.began, stretch.form(), stretch.until)
+                board.start(stretch.resumed_step or 0, stretch.began, stretch.form(), stretch.until)
                 for line in _lines(span, stretch):
                     board.line(line.name or list(line.numbers), line.data, line.seconds)
         folder.mkdir(parents=True, exist_ok=True)

@@ -54,7 +54,10 @@ class EventFile:
             raise
 
     def start(self, step: int, wall_time: float) -> None:
-        """Record that a process begins at a step: readers forget what earlier files say about this and later steps."""
+        """Record that a process begins at a step: readers forget what earlier files say about this and later steps.
+
+        TensorBoard's Python reader ignores the first such record of a folder, so a new run begins with one, too.
+        """
         self.add(Event(wall_time=wall_time, step=step, session_log=SessionLog(status=SessionLog.START)))
 
     def scalars(self, step: int, wall_time: float, values: Mapping[str, float]) -> None:

@@ -38,30 +38,28 @@ class TensorBoard:
         self._flags: Mapping[str, Any] = {}
         self._run: Mapping[str, Any] = {}
         self._described, self._empty = False, True
-        self.start(resumed_step, started or time.time())
+        started = started or time.time()
+        self._file.start(0 if resumed_step is None else resumed_step + 1, started)
+        self.start(resumed_step or 0, started)
 
     @property
     def path(self) -> Path:
         """The event file."""
         return self._file.path
 
-    def start(self, resumed_step: int | None, started: float, form: str = "epoch,step", until: int | None = None) -> None:
+    def start(self, step: int, started: float, form: str = "epoch,step", until: int | None = None) -> None:
         """Begin the lines of a process.
 
         Args:
-            resumed_step, started: see the class.
+            step: the step before its first one.
+            started: the time of its start in seconds.
             form: the form of its steps, see `scalars_of`; the line "RUN" may name another one.
             until: lines of later steps are left out, because a later process has trained these steps again.
-
-        Raises:
-            OSError: the file cannot be written.
         """
         self._form, self._training, self._started, self._until = form, True, started, until
         self._behind = False
-        self._step = resumed_step or 0
+        self._step = step
         self._written: dict[str, int] = {}  # the last step of each tag: an evaluation's figures stand in two lines of the log
-        if resumed_step is not None:
-            self._file.start(resumed_step + 1, started)
 
     def line(self, step: Line, data: Mapping[str, Any], wall_time: float | None = None) -> None:
         """Write a line of the log; its time is now if none is given. Raises OSError."""
