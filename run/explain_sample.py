@@ -18,7 +18,7 @@ from run.tables import tables_and_features
 from training.features import ModelFeatures, check_features
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config
-from utils.config.options import DataConfig
+from utils.config.data import DataConfig
 from utils.errors import UserError
 from utils.memory import available_bytes, check_fits
 

@@ -24,9 +24,10 @@ from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.mapped import MappedArray
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import PARTS, Config
+from utils.config.data import DataConfig
 from utils.config.device import DeviceConfig
 from utils.config.option import build
-from utils.config.options import LATEST, PREDICT, DataConfig, TrainingConfig
+from utils.config.options import LATEST, PREDICT, TrainingConfig
 from utils.config.run import RunConfig
 from utils.forks import POLARS, TENSORFLOW, RenewedLock, check_threads
 from utils.metrics.binary import sigmoid
