@@ -45,6 +45,7 @@ class Record:
         training: curves of training lines by key.
         metrics: curves of evaluations by split and key.
         summaries: the last line "EVALUATION" of each split; one marked final takes precedence.
+        highest: the line "EVALUATION" of each split that has the highest AUC.
         tables: the data of the last line "TABLES".
         touched: curves of the share of rows touched, by table.
         norms: curves of the tables' norms.
@@ -66,6 +67,7 @@ class Record:
     training: dict[str, Curve] = field(default_factory=dict)
     metrics: dict[tuple[str, str], Curve] = field(default_factory=dict)
     summaries: dict[str, Data] = field(default_factory=dict)
+    highest: dict[str, Data] = field(default_factory=dict)
     tables: Data = field(default_factory=dict)
     touched: dict[str, Curve] = field(default_factory=dict)
     norms: dict[str, Curve] = field(default_factory=dict)
@@ -206,6 +208,8 @@ class _Reader:
         kept = self._record.summaries.get(split)
         if kept is None or data.get("final") or not kept.get("final"):
             self._record.summaries[split] = data
+        if split not in self._record.highest or (finite(data.get("auc")) or 0.0) > (finite(self._record.highest[split].get("auc")) or 0.0):
+            self._record.highest[split] = data
         if data.get("final") and (kept := self._record.metrics.get((split, "auc"))) and kept.last and kept.last.step > step:
             return  # of the best weights, tested at the end: not a later point of the curve
         for key in ("auc", "auc_variance", "log_loss", "normalized_entropy", "calibration", "log_loss_variance"):

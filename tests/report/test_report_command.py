@@ -167,7 +167,7 @@ def test_evaluations_and_importance_of_a_run_join_its_report(tmp_path):
         *(one for one in run_lines() if '"IMPORTANCE"' in one),
     ]
     page = made(tmp_path, log, evaluated, write(tmp_path / "explain.json", explained))
-    assert "<h1>Run log.json</h1>" in page
+    assert "/log.json</h1>" in page
     assert 'data-plot="roc"' in page and 'data-plot="importance-auc-lost"' in page
 
 
