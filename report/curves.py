@@ -86,7 +86,8 @@ def metric(record: Record, split: str, key: str, label: str, most: int = POINTS,
         of_step = {point.step: point.value for point in variances.points()}
         pairs = [limits(point.value, of_step.get(point.step)) for point in points]
         low, high = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return Series(label, [point[:3] for point in points], [point.value for point in points], low, high, **{**colour, **options})
+    alone = {"points": True} if len(points) == 1 else {}  # its interval is drawn as a line
+    return Series(label, [point[:3] for point in points], [point.value for point in points], low, high, **{**colour, **alone, **options})
 
 
 def _rates(record: Record, most: int) -> Iterator[tuple[str, Plot]]:
@@ -99,11 +100,15 @@ def _rates(record: Record, most: int) -> Iterator[tuple[str, Plot]]:
 
 def _speed(record: Record, most: int) -> Iterator[tuple[str, Plot]]:
     heading = "Speed and memory"
+    so_far = "The mean of its process so far, without evaluations and saving."
     named = {"samples_per_s": "over all workers", "batch_samplesps": "single steps"}
-    yield heading, Plot("throughput", "Throughput", "samples/s", _curves(record, named, most), whole=True)
+    yield heading, Plot("throughput", "Throughput", "samples/s", _curves(record, named, most), note=so_far, whole=True)
     parts = step_parts(record, most)
     if parts:
-        said = "Mean milliseconds of a step: waiting for the reader, in exchanges between workers, in saving, and all the rest, which is computing."
+        said = (
+            "Milliseconds of a step: waiting for the reader, exchanges between workers, saving, each the mean since the line before. The rest is "
+            "computing: the time of a step, which is the mean of its process so far, less these parts, so it is approximate, and never below 0."
+        )
         yield heading, Plot("parts", "Where a step's time goes", "ms a step", parts, kind="stack", note=said, whole=True)
     yield heading, Plot("step-time", "Time of a step", "ms", _curves(record, {"step_time_ms": "mean time of a step"}, most), whole=True)
     yield heading, Plot("memory", "Memory of the first worker", "GiB", _curves(record, {"memory_gib": "resident set"}, most), whole=True)
