@@ -274,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="file for all figures, as JSON")
     given = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     if len(given.compare) != 2:
-        raise UserError(f"--compare: {len(given.compare)} files are given; expected two: python -m report --compare old.json new.json")
+        raise UserError(f"--compare: found {len(given.compare)} of two files; expected python -m report --compare old.json new.json")
     if given.json and not given.json.absolute().parent.is_dir():
         raise UserError(f"--json {given.json}: its folder does not exist")
     if given.json and any(given.json.exists() and given.json.samefile(path) for path in given.compare if path.exists()):

@@ -286,8 +286,8 @@ def test_invalid_files_are_one_line(written, tmp_path, name):
     [
         (["--compare", "GOOD", "/no/such"], "/no/such: no such file; expected a file that a benchmark wrote"),
         (["--compare", "GOOD", "FOLDER"], "Is a directory"),
-        (["--compare", "GOOD"], "--compare: 1 files are given; expected two: python -m report --compare old.json new.json"),
-        (["--compare", "GOOD", "GOOD", "GOOD"], "--compare: 3 files are given; expected two"),
+        (["--compare", "GOOD"], "--compare: found 1 of two files; expected python -m report --compare old.json new.json"),
+        (["--compare", "GOOD", "GOOD", "GOOD"], "--compare: found 3 of two files"),
         (["--compare", "GOOD", "GOOD", "-o", "x.html"], "unknown flag -o"),
         (["--compare", "GOOD", "OTHER"], "no figure is in both files: "),
         (
