@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from model.compilation import compilation_described
 from model.embedding.placement import Placement
 from model.native import operations_description
-from training.gradient_slices import gradient_slices_described
+from training.gradient_slices import DEPENDS, gradient_slices_described
 from utils.config.config import Config
 from utils.config.options import TRAIN
 from utils.memory import GIB
 
+_WORKERS = 8  # workers that `--verbose` lists
 _STEPS = 100  # steps an epoch that the proposed batch size aims at
 
 
@@ -35,8 +37,31 @@ def announcement(config: Config, workers: int, device: str, dtype: str, placemen
         f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}); "
         + ", ".join(f"{name} {count:,} samples" for name, count in samples.items())
     )
-    if mode == TRAIN:
-        yield gradient_slices_described(config, workers, device)
+    if mode == TRAIN and not config.run.verbose:  # with --verbose, `details` says it
+        bits = gradient_slices_described(config, workers, device)
+        if "gradient_slices" in config.given or (workers > 1 and bits.startswith(DEPENDS)):
+            yield bits
+
+
+def details(about: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines that `--verbose` adds, from the data of the log's line about the run."""
+    if about["bits"]:
+        yield about["bits"]
+    yield f"run {about['id']}: {about['processor']}; {about['operations']}"
+    yield f"model {about['model']}: {len(about['numerical'])} numerical and {len(about['features'])} looked-up features, " + (
+        f"{about['parameters']['dense']:,} dense parameters"
+    )
+    if about["steps"] is not None:
+        yield f"{about['steps']:,} steps, {about['steps_per_epoch']:,} an epoch" + (f"; {about['chosen_by']} chooses" if about["chosen_by"] else "")
+    for one in about["placement"][:_WORKERS]:
+        yield (
+            f"worker {one['worker']}: {len(one['tables']):,} tables or parts of tables, {one['bytes'] / GIB:.2f} GiB with optimizer slots; looks up "
+            f"{one['ids_per_step']:,} ids a step, sends {one['sent_bytes_per_step'] / 1e6:,.1f} MB"
+        )
+    if (more := len(about["placement"]) - _WORKERS) > 0:
+        yield f"and {more:,} more workers (--mode plan shows all)"
+    if about["replicated"]:
+        yield f"replicated on every worker: {', '.join(about['replicated'])}"
 
 
 def too_large_batch(config: Config, workers: int, rows: int) -> str | None:

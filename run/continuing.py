@@ -1,11 +1,13 @@
 """Metadata that a checkpoint keeps of its run, and the check that a run can resume exactly from it."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from dataloading.feature_spec import FeatureSpec
 from model.architectures import architecture_of
 from training.optimizers.table import dense_rule, table_rule
+from training.position import Position
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import OPTIONS, Config
 from utils.config.option import MODEL, MUST_EQUAL, options_of
@@ -42,7 +44,7 @@ def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
     saved = checkpoint.manifest.get("run")
     position = checkpoint.manifest.get("position")
     known = ("step", "epoch", "batch", "samples", "evals_without_gain")
-    newer = {"last_auc", "evaluation_due", "best_epoch", "best_ranking"}  # absent from checkpoints that are older than these fields
+    newer = {field.name for field in fields(Position)} - {*known, "best_auc"}  # absent from checkpoints that are older than these fields
     whole = isinstance(saved, Mapping) and isinstance(position, Mapping) and all(isinstance(position.get(name), int) for name in known)
     if not whole or set(position) - newer != {*known, "best_auc"}:
         raise UserError(f"{checkpoint.folder}: has no training position to resume from; use --resume weights to take its weights and start at step 0")

@@ -13,7 +13,7 @@ from model.architectures.architecture import LogForm
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator, Scores
 from utils.config.config import Config
-from utils.config.options import PARQUET
+from utils.config.data import PARQUET
 from utils.distributed import World
 from utils.errors import UserError
 from utils.logging import RunLog

@@ -1,8 +1,9 @@
 """Preparation of a run: everything is checked before anything expensive is built, and compared among workers where it must be equal."""
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,22 +19,23 @@ from model.embedding.placement import Placement
 from model.embedding.plan import share_batches
 from model.embedding.table import Feature, Table
 from model.native import operations_key
-from run.announcement import announcement, too_large_batch
+from run.announcement import announcement, details, too_large_batch
 from run.continuing import check_continues, training_invariants
 from run.devices import compute_dtype, configured, physical_gpus, set_precision
 from run.formed_log import FormedLog, form_of, write_args
 from run.inherit import changes, inherit
 from run.opening import data_notes, fallback_checkpoint, open_checkpoint, open_splits
 from run.placing import place_tables, storage_of
-from run.profile_folder import check_profile
+from run.profile_folder import check_profile, tensorboard
 from run.restoring import choice_note
+from run.run_line import of_machine, of_placement, run_id, saved_id
 from run.same_transforms import check_transforms
 from run.stored_synthetic import reading_stored, store_synthetic
 from run.tables import grown_widths, list_note, overruled_widths, tables_and_features, with_widths
 from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
 from training.gradient_slices import with_gradient_slices
 from training.growth import Growth
-from training.position import Position, reason_finished
+from training.position import Position, reason_finished, steps_in_all
 from utils import launch
 from utils.checkpoint.kept_files import KeptFiles
 from utils.checkpoint.lock import Lock
@@ -46,11 +48,12 @@ from utils.config.ineffective import warnings
 from utils.config.options import TRAIN
 from utils.console import Console
 from utils.distributed import World, join
-from utils.errors import UserError
+from utils.errors import UserError, message_of
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes, limit_note
 from utils.metrics.ranking_metric import COUNTS, RankingMetric, figure_names
 from utils.pace import expected_step_ms, set_cycle_time
+from utils.signals import LastWords, Stopped
 
 
 @dataclass(frozen=True)
@@ -114,11 +117,18 @@ class Checked:
 
 @dataclass(frozen=True)
 class Prepared(Checked):
-    """All that a mode works with: the results of the checks, the placement of the tables, and the open log and vocabulary files."""
+    """All that a mode works with: the results of the checks, the placement of the tables, and the open log and vocabulary files.
+
+    Attributes:
+        in_log: `path` and `run`, the log's file and the run's id, as checkpoints keep them; known on the first worker.
+        progress: the position of the run while it trains.
+    """
 
     placement: Placement
     log: RunLog
     vocabulary_files: KeptFiles
+    in_log: Mapping[str, str | None]
+    progress: Position
 
 
 @contextmanager
@@ -158,9 +168,16 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         kept = KeptFiles({name: opened.enter_context(path.open("rb")) for name, path in files.items()})
         _try_folder(checked)
         placement = _place(checked)
-        path, units = checked.config.run.log_path if world.first else "", _units(checked)
-        log = RunLog(path, checked.config.flat(), append=checked.goes_on, warn=console.warn, units=units)
+        resumed = checked.checkpoint if checked.goes_on else None
+        path, resumes = checked.config.run.log_path if world.first else "", saved_id(resumed) if resumed else None
+        identity, step = (run_id(resumed) if world.first else None), checked.position.step if resumed else None
+        observers = world.together(lambda: tensorboard(checked.config.run, identity, step, console.say) if world.first else [], "tensorboard")
+        for observer in observers:
+            opened.callback(observer.close)
+        units = _units(checked)
+        log = world.together(lambda: RunLog(path, checked.config.flat(), resumes, console.warn, units=units, observers=observers), "logged")
         opened.callback(log.close)
+        in_log = {"path": log.path and str(log.path), "run": identity}
         if form := form_of(checked.config):
             log = FormedLog(log, form, _published_steps(checked))
         if checked.config.run.args_path and world.first:
@@ -168,7 +185,30 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         samples = {name: split.num_samples for name, split in checked.splits.items()}
         for line in announcement(checked.config, world.size, device, checked.dtype, placement, samples):
             console.say(line)
-        yield Prepared(**vars(checked), placement=placement, log=log, vocabulary_files=kept)
+        if world.first:
+            log.log("RUN", about := _described(checked, placement, in_log["run"], program))
+            for line in details(about) if checked.config.run.verbose else ():
+                console.say(line)
+        run = Prepared(**vars(checked), placement=placement, log=log, vocabulary_files=kept, in_log=in_log, progress=checked.position)
+        with _faults_logged(run):
+            yield run
+
+
+@contextmanager
+def _faults_logged(run: Prepared) -> Iterator[None]:
+    """Log the error or the signal that ends a run, with its position where it trains."""
+    train, saves = run.config.run.mode == TRAIN, bool(run.config.training.save_checkpoint_path)
+
+    def log(message: str, stopped: bool = False) -> None:
+        where = {"epoch": run.progress.epoch, "step": run.progress.step} if train else {}
+        run.log.log("FAULT", {**where, "message": message, "stopped": stopped})
+
+    try:
+        with LastWords(lambda number: log(f"ended by {number.name}")) if run.world.size == 1 else nullcontext():
+            yield
+    except BaseException as error:
+        log(message_of(error), isinstance(error, Stopped) and saves)
+        raise
 
 
 def _connected(config: Config, world: World) -> tuple[World, str]:
@@ -216,7 +256,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     for line in data_notes(config, spec, splits.values()) if world.first else ():
         warn(line)
     goes_on = checkpoint is not None and _continues(config)
-    if "train" in splits and not goes_on and (line := too_large_batch(config, world.size, splits["train"].num_samples)):
+    if config.run.mode == TRAIN and not goes_on and (line := too_large_batch(config, world.size, splits["train"].num_samples)):
         warn(line)
     if goes_on:
         check_continues(checkpoint, training_invariants(config, splits["train"].num_samples, splits["train"].fingerprint()))
@@ -290,6 +330,34 @@ def _published_steps(run: Checked) -> int | None:
     """Return the steps of all epochs; None in a run that only measures speed."""
     options = run.config.training
     return None if run.config.run.log_steps and not options.evals_per_epoch else options.epochs * _batches(run)
+
+
+def _described(run: Checked, placement: Placement, identity: str, program: str) -> dict[str, Any]:
+    """Return the data of the log's line about the run."""
+    config, training, size = run.config, run.config.run.mode == TRAIN, run.world.size
+    position, batches = run.position, _batches(run)
+    of_form = "1,step" if _published_steps(run) is None else "step,steps"
+    return {
+        "id": identity,
+        "program": program,
+        "mode": config.run.mode,
+        "resumed_step": position.step if run.goes_on else None,
+        "resumed_epoch": position.epoch if run.goes_on else None,
+        "restored": str(run.checkpoint.folder.absolute()) if run.checkpoint else None,
+        "restored_run": saved_id(run.checkpoint) or None,
+        "model": architecture_of(config.model).name,
+        "dataset": os.path.abspath(config.data.dataset_path) if config.data.dataset_path else None,
+        "samples": {name: split.num_samples for name, split in run.splits.items()},
+        "fingerprints": {name: split.fingerprint() for name, split in run.splits.items()},
+        "steps": steps_in_all(config.training, batches) if training else None,
+        "steps_per_epoch": batches if training else None,
+        "step_form": of_form if form_of(config) else "epoch,step",
+        "batch_size": config.data.batch_size if training else config.data.valid_batch_size,
+        "chosen_by": run.chosen_by or None,
+        "numerical": list(run.spec.numerical),
+        **of_machine(config, size, run.device, run.dtype),
+        **of_placement(config, placement, run.dtype, len(run.spec.numerical)),
+    }
 
 
 def _claimed(run: Checked, files: Iterable[Path]) -> Lock | None:

@@ -1,13 +1,14 @@
 """`--mode train`: train, evaluate, save."""
 
 import itertools
-import math
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dataloading.batches import Batch, BatchReader, prefetched
 from dataloading.vocabulary import RECORD
+from run.closing import closing
 from run.continuing import metadata
 from run.final_test import FinalTest, best_before
 from run.formed_log import batch_figures, form_of, published
@@ -63,6 +64,7 @@ def train(run: Prepared) -> Trained:
     Raises:
         UserError: the weights cannot be restored, the loss is not finite, a checkpoint cannot be written, or a signal asks for the end.
     """
+    start = time.monotonic()
     config, model = run.config, model_of(run)
     data = TrainingBatches(reader_of(run, model, "train", config.data.batch_size), config.training.steps_per_epoch)
     trainer, evaluator = build_trainer(config, model, run.dtype, len(data)), Evaluator(model, config.device.xla)
@@ -78,9 +80,12 @@ def train(run: Prepared) -> Trained:
             "features": ModelFeatures.of(run.tables, run.features, run.spec.numerical, run.spec.numerical_dtype).to_dict(),
             "run": run.training_invariants,
             RECORD: run.vocabularies,
+            "log": run.in_log,
         }
-        saver = Saver(model, trainer.groups, config.training, about, alone=not run.goes_on, files=run.vocabulary_files, best=before)
-    options = {"evaluation": evaluation, "saver": saver, "position": run.position}
+        saver = Saver(
+            model, trainer.groups, config.training, about, alone=not run.goes_on, files=run.vocabulary_files, best=before, touched=trainer.touched
+        )
+    options = {"evaluation": evaluation, "saver": saver, "position": run.progress}
     training = Training(trainer, data, config, run.console, run.log, **options)
     if form:
         training.single_steps.of_batch = lambda batch: batch_figures(form, batch, evaluator, run.ranked_by)
@@ -88,7 +93,7 @@ def train(run: Prepared) -> Trained:
     figures |= FinalTest(run, model, evaluator, training.evaluations, training.position, before).figures()
     figures["average_train_throughput"] = figures["throughput"]  # the name in NVIDIA's DLRM for PyTorch
     run.log.log((), figures)
-    rate = f": {figures['throughput']:,.0f} samples/s" if math.isfinite(figures["throughput"]) else ""
-    run.console.say(f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps{rate}")
+    for line in closing(run, figures, time.monotonic() - start) if run.world.first else ():
+        run.console.say(line)
     path = config.training.save_checkpoint_path
     return Trained(figures, Path(path) if path else None)

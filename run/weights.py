@@ -21,9 +21,14 @@ def model_of(run: Prepared) -> ShardedModel:
 
 
 def go_on(run: Prepared, model: ShardedModel, trainer: Trainer) -> None:
-    """Restore the optimizers' state where the run resumes another, and release the checkpoint, which is not read after this."""
+    """Restore the optimizers' state and the touched rows where the run resumes another, and release the checkpoint, which is not read after this."""
+
+    def restored() -> None:
+        restore_optimizer(model, trainer.groups, run.checkpoint)
+        trainer.touched.restore(run.checkpoint)
+
     if run.goes_on:
-        run.world.together(lambda: restoring(lambda: restore_optimizer(model, trainer.groups, run.checkpoint)), "optimizer_restored")
+        run.world.together(lambda: restoring(restored), "optimizer_restored")
         position = run.position
         run.console.say(f"resuming at epoch {position.epoch}, batch {position.batch}, step {position.step}")
     if run.checkpoint:

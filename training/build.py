@@ -12,10 +12,10 @@ from training.groups import DenseGroup, Groups, TableGroup
 from training.loss_scale import LossScale
 from training.optimizers.table import RULES, dense_rule, table_rule
 from training.regularisation import Regularisation
-from training.schedule import ConstantSchedule, LearningRateSchedule, Schedule, WideAndDeepSchedule
+from training.schedule import ConstantSchedule, LearningRateSchedule, Plateau, Schedule, WideAndDeepSchedule
 from training.step import Trainer
 from utils.config.config import Config
-from utils.config.learning import OptimizerConfig
+from utils.config.learning import ScheduleConfig
 
 
 def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epoch: int = 1) -> Trainer:
@@ -24,18 +24,19 @@ def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epo
     dense, tables = _groups(config, model, steps_per_epoch)
     return Trainer(
         model,
-        Groups(dense, tables if config.model.embedding_trainable else (), scale),
+        Groups(dense, tables if config.model.embedding_trainable else (), scale, plateau_of(config.schedule)),
         compiled=compiled(config.device.xla),
         gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
         native=native_operations(),
         regularisation=_regularisation(config),
+        norms=config.run.log_norms,
     )
 
 
 def _groups(config: Config, model: ShardedModel, steps_per_epoch: int) -> tuple[tuple[DenseGroup, ...], tuple[TableGroup, ...]]:
     """Return the groups of the model's dense weights and of its tables, with their rules and schedules."""
     options, weights, dim = config.optimizer, model.dense_weights(), model.embedding.widths[0]  # for other widths, see `Rule.of_width`
-    of_dense, of_tables = build_schedules(options, steps_per_epoch, config.training.epochs)
+    of_dense, of_tables = build_schedules(config.schedule, steps_per_epoch, config.training.epochs)
     groups = architecture_of(config.model).groups
     own = {name: group.name for name in weights for group in groups if name.startswith(f"{group.name}/")}
     dense = [DenseGroup({name: weight for name, weight in weights.items() if name not in own}, dense_rule(options, dim), of_dense)]
@@ -44,7 +45,7 @@ def _groups(config: Config, model: ShardedModel, steps_per_epoch: int) -> tuple[
         rule, schedule = RULES[group.optimizer](options, 1), ConstantSchedule(group.learning_rate(options))
         tables.insert(0, TableGroup(rule, schedule, group.name))
         if members := {name: weight for name, weight in weights.items() if own.get(name) == group.name}:
-            dense.insert(1, DenseGroup(members, rule, schedule))
+            dense.insert(1, DenseGroup(members, rule, schedule, group.name))
     return tuple(dense), tuple(tables)
 
 
@@ -53,9 +54,11 @@ def _regularisation(config: Config) -> Regularisation:
     return Regularisation(options.embedding_l2, options.mlp_l2, Dropout(options.dropout, config.run.seed) if options.dropout else None)
 
 
-def build_schedules(options: OptimizerConfig, steps_per_epoch: int = 1, epochs: int = 1) -> tuple[Schedule, Schedule]:
+def build_schedules(options: ScheduleConfig, steps_per_epoch: int = 1, epochs: int = 1) -> tuple[Schedule, Schedule]:
     """Return the learning-rate schedules of the dense weights and of the tables; for Wide & Deep, those of its deep part."""
-    if (warmup := options.deep_warmup_epochs) is not None:
+    if options.reduces_on_plateau:
+        dense = LearningRateSchedule(options.learning_rate, options.warmup_steps, 0, 0, warmup_factor=options.warmup_factor)
+    elif (warmup := options.deep_warmup_epochs) is not None:
         steps = warmup * steps_per_epoch, (warmup + (epochs - warmup) / 2) * steps_per_epoch
         dense = WideAndDeepSchedule(options.learning_rate, *steps)
     else:
@@ -63,3 +66,8 @@ def build_schedules(options: OptimizerConfig, steps_per_epoch: int = 1, epochs: 
         end_factor = options.decay_end_lr / options.learning_rate
         dense = LearningRateSchedule(options.learning_rate, options.warmup_steps, *decay, options.warmup_factor, end_factor)
     return dense, replace(dense, base=options.embedding_learning_rate or options.learning_rate)
+
+
+def plateau_of(options: ScheduleConfig) -> Plateau | None:
+    """Return the reductions of the learning rates by evaluations; None where there are none."""
+    return Plateau(options.plateau_factor, options.plateau_min_lr) if options.reduces_on_plateau else None

@@ -100,12 +100,18 @@ class Evaluations:
         position.evaluation_due, position.last_auc = False, metrics.auc
         if self._is_point():  # not where only --max_steps ended the run: a longer run has no evaluation there
             position.evals_without_gain += 1
+            position.evals_on_plateau += 1
         best = self._is_best(metrics)
         if metrics.auc is not None and metrics.auc > (position.best_auc or 0.0):
             position.best_auc = metrics.auc
         if best:
             position.evals_without_gain, position.best_epoch = 0, position.epoch + position.batch / self._batches
-            self.best = self.last
+            position.evals_on_plateau, self.best = 0, self.last
+        rates = self._config.schedule
+        if rates.reduces_on_plateau and position.evals_on_plateau >= rates.plateau_patience:
+            position.rate_reductions, position.evals_on_plateau = position.rate_reductions + 1, 0
+            name, factor = self._config.ranking.chosen_by or "AUC", rates.plateau_factor**position.rate_reductions
+            self._console.say(f"no better {self._split} {name} at step {position.step}: learning rates reduced to {factor:g} of the schedule's")
         return best
 
     def _is_best(self, metrics: Metrics) -> bool:

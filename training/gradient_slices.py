@@ -8,6 +8,7 @@ from utils.config.config import Config
 from utils.config.options import TRAIN
 
 MOST = 8
+DEPENDS = "the bits of the weights depend on the number of workers"
 SAMPLES = 1024  # the fewest samples of a slice: its activations stay in the second-level cache, and more slices cost time
 
 
@@ -35,7 +36,7 @@ def gradient_slices(config: Config, device: str) -> int:
 def gradient_slices_described(config: Config, workers: int, device: str) -> str:
     """Describe in one line the N for which the bits of the weights are equal, or the reason why they depend on N."""
     slices, batch_size = gradient_slices(config, device), config.data.batch_size
-    depends = "the bits of the weights depend on the number of workers"
+    depends = DEPENDS
     if device == "GPU":
         return f"{depends}: a GPU adds the gradients of repeated ids in no fixed order"
     if config.device.xla == "all":

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from training.device_batch import TensorBatch
 from training.evaluations import Evaluation, Evaluations
+from training.figures import Figures
 from training.position import Position, steps_in_all
 from training.profile import Profile
 from training.report import Reports, WorkerReport
@@ -62,8 +63,10 @@ class Training:
         self._trainer, self._data, self._config, self._console, self._log = trainer, data, config, console, log
         self.position = position = position or Position()
         self.evaluations = Evaluations(evaluation, config, position, len(data), console, log)
-        self._checkpoints = Checkpoints(saver, config.training, position, console.say)
-        self._reports = Reports(lambda step, report: self._checkpoints.take_report(step, report.writing), trainer.scaled)
+        self._figures = Figures(trainer, config, position)
+        of_log = lambda data: log.log("CHECKPOINT", data)  # noqa: E731
+        self._checkpoints = Checkpoints(saver, config.training, position, console.say, of_log, self._figures.spent)
+        self._reports = Reports(position, (self._figures.take_report, self._checkpoints.take_report), trainer.scaled)
         self._profile = Profile(config.run, trainer.rank, console)
         self._stop, self._began_at, self._meter = StopRequest(), position.step, Throughput(config.training.benchmark_warmup_steps)
         self._limit = steps_in_all(config.training, len(data))
@@ -77,7 +80,7 @@ class Training:
             Stopped: a signal asked to stop; the step was finished, and a checkpoint written if the run writes any.
         """
         try:
-            with self._stop, self._console.progress(self._limit - self.position.step, "training", "steps") as progress:
+            with self._stop, self._console.progress(self._limit, "training", "steps", self.position.step, self._config.data.batch_size) as progress:
                 self._run_epochs(progress)
         except AgreedError:  # all workers are here after the same step, so the checkpoint begun before it can be completed
             self._checkpoints.finish()
@@ -85,16 +88,17 @@ class Training:
         finally:
             self._checkpoints.abandon()
         steps = {"train_loss": self._reports.mean_loss, "samples": self.position.samples, "steps": self.position.step}
-        return {**self._meter.summary(), **self.evaluations.figures(), **steps, **self._counted()}
+        self._log.log("TABLES", self._figures.of_tables(last=True))
+        return {**self._meter.summary(), **self.evaluations.figures(), **steps, **self._figures.counted()}
 
     def _run_epochs(self, progress) -> None:
         position = self.position
         self._evaluate_if_due()
-        self._turn_epoch()
+        position.turn_epoch(len(self._data))
         while not self._ended():
-            for batch in self._data.batches(position.epoch, position.batch):
+            for batch in self._figures.spent.waiting("input", self._data.batches(position.epoch, position.batch)):
                 self._train(batch)
-                progress.advance(1, "" if math.isnan(self._reports.mean_loss) else f"loss {self._reports.mean_loss:.5f}")
+                progress.advance(1, _live_figures(self._reports.mean_loss, self.position.last_auc))
                 if self.single_steps.is_reported(position.step):
                     self._report(progress.time_left())
                 if self._reports.stop:
@@ -105,7 +109,7 @@ class Training:
                 if self._ended():
                     break
             self._trainer.check_copies()
-            self._turn_epoch()
+            position.turn_epoch(len(self._data))
         self._reports.read()
         self._reports.end(position.step - self._began_at)
         self._profile.end(position.step)
@@ -120,7 +124,9 @@ class Training:
         save_due, writing = self._checkpoints.state()
         mine = WorkerReport(bool(self._stop.signum), batch.host.out_of_range, save_due, writing)
         self._checkpoints.before_step(batch)
-        report = self._trainer.reporting_step(batch, position.step, self._trainer.learning_rates(position.step), mine)
+        measured = {"measured": self.single_steps.is_reported(position.step + 1)} if self._figures.norms else {}
+        rates = self._trainer.learning_rates(position.step, position.rate_reductions)
+        report = self._trainer.reporting_step(batch, position.step, rates, mine, **measured)
         self._reports.add(position.step, report)
         position.step, position.batch, position.samples = position.step + 1, position.batch + 1, position.samples + samples
         self._checkpoints.after_step()
@@ -132,20 +138,19 @@ class Training:
     def _ended(self) -> bool:
         return self.position.step >= self._limit or self.evaluations.end_training()
 
-    def _turn_epoch(self) -> None:
-        if self.position.batch == len(self._data):
-            self.position.epoch, self.position.batch = self.position.epoch + 1, 0
-
     def _evaluate_if_due(self) -> None:
         if not self.evaluations.is_due():
             return
         self._reports.read()
-        if self.evaluations.run() and self._checkpoints.wanted and self._config.training.keeps_best:
+        best = self.evaluations.run()
+        self._log.log("TABLES", self._figures.of_tables())
+        if best and self._checkpoints.wanted and self._config.training.keeps_best:
             self._save(best=True)
         self._meter.resume()
 
     def _save(self, best: bool, wait: bool = False) -> None:
         self._reports.read()
+        self._log.flush()  # a run that resumes from this checkpoint does not log these steps again
         self._checkpoints.write(best, wait)
         self._reports.save_due = False
         self._meter.resume()
@@ -163,20 +168,23 @@ class Training:
     def _report(self, time_left: str) -> None:
         self._reports.read()
         speed, step, epoch, loss = self._meter.summary(), self.position.step, self.position.epoch, self._reports.mean_loss
-        rates, out_of_range = self._trainer.learning_rates(step - 1), self._reports.out_of_range
+        rates = self._trainer.learning_rates(step - 1, self.position.rate_reductions)
+        skipped, out_of_range = self.position.skipped_steps, self.position.ids_out_of_range
         of_tables = f" (tables {rates[-1]:.6g})" if rates[-1] != rates[0] else ""
-        self._console.say(
+        self._console.say_progress(
             f"epoch {epoch} step {step}/{self._limit}: loss {loss:.6f}, {speed['throughput']:,.0f} samples/s, "
             f"{speed['mean_step_time_ms']:.1f} ms/step, learning rate {rates[0]:.6g}{of_tables}, "
             + (f"{out_of_range:,} ids out of range, " if out_of_range else "")
-            + (f"{self._reports.skipped:,} steps skipped, " if self._reports.skipped else "")
+            + (f"{skipped:,} steps skipped, " if skipped else "")
             + f"{time_left} left"
         )
         data = {"loss": loss, "samples_per_s": speed["throughput"], "step_time_ms": speed["mean_step_time_ms"], "learning_rate": rates[0]}
         data |= {"embedding_learning_rate": rates[-1]} if of_tables else {}
-        self._log.log((epoch, step), data | self.single_steps.figures(loss) | self._counted())
-        self._reports.start_again()
+        self._log.log((epoch, step), data | self._figures.of_step() | self.single_steps.figures(loss))
+        if step % self._config.run.print_freq == 0:  # not where the run ends in between: a longer run has no line there
+            self.position.begin_mean()
 
-    def _counted(self) -> dict[str, int]:
-        skipped = {"skipped_steps": self._reports.skipped} if self._trainer.scaled else {}
-        return skipped | ({} if self._config.data.out_of_range == "error" else {"ids_out_of_range": self._reports.out_of_range})
+
+def _live_figures(loss: float, auc: float | None) -> str:
+    """Return the figures for the live line: the mean loss, and the AUC of the last evaluation."""
+    return ("" if math.isnan(loss) else f"loss {loss:.5f}") + (f", AUC {auc:.5f}" if auc is not None else "")

@@ -23,6 +23,28 @@ class Position:
     last_auc: float | None = None  # AUC of the latest evaluation
     evaluation_due: bool = False  # the evaluation after the last step has not run yet, because a signal came before it
     best_ranking: dict[str, float] = field(default_factory=dict)  # best value of each metric by group that chose the best model, by its key
+    rate_reductions: int = 0  # reductions of the learning rates by --lr_schedule plateau
+    evals_on_plateau: int = 0  # evaluations since the best model or the last reduction
+    loss_sum: float = 0.0  # sum of the losses since the log's last line, in the order of the steps, and their number
+    loss_count: int = 0
+    mean_loss: float | None = None  # mean of the losses since the last line, or where there were none since then, of those before
+    ids_out_of_range: int = 0  # in all steps of the run
+    skipped_steps: int = 0
+    skipped_in_a_row: int = 0
+
+    def turn_epoch(self, batches: int) -> None:
+        """Go to the next epoch, where all batches of this one are done."""
+        if self.batch == batches:
+            self.epoch, self.batch = self.epoch + 1, 0
+
+    def add_loss(self, loss: float) -> None:
+        """Add the loss of a step. A running sum has the same bits wherever a run was cut and resumed."""
+        self.loss_sum, self.loss_count, self.skipped_in_a_row = self.loss_sum + loss, self.loss_count + 1, 0
+        self.mean_loss = self.loss_sum / self.loss_count
+
+    def begin_mean(self) -> None:
+        """Begin a new mean of the losses; `mean_loss` stays until the next loss."""
+        self.loss_sum, self.loss_count = 0.0, 0
 
     def best(self, ranking: RankingConfig) -> float | None:
         """Return the best value so far of the metric that chooses the best model."""

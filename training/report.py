@@ -2,12 +2,13 @@
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from training.position import Position
 from utils.errors import AgreedError
 
 SKIPPED_IN_A_ROW = 30  # skipped steps that end a run with a loss scale; a dynamic scale settles in fewer
@@ -31,7 +32,7 @@ class WorkerReport(NamedTuple):
 
 
 class StepReport(NamedTuple):
-    """The report of a step, the same on every worker."""
+    """The report of a step: the same on every worker, but for this worker's measures."""
 
     loss: float
     finite: bool  # the summed gradients are finite
@@ -39,41 +40,48 @@ class StepReport(NamedTuple):
     out_of_range: int  # ids out of range in the global batch
     save_due: bool  # a checkpoint is due by some worker's clock
     writing: bool  # some worker is still writing a checkpoint
+    exchange_s: float = 0.0  # seconds that this worker spent in the exchanges of the step
+    squares: tuple[float, ...] = ()  # sums of the squares of this worker's gradients by group of weights, where they were asked for
 
     @staticmethod
-    def pack(loss: tf.Tensor, finite: tf.Tensor, summed: tf.Tensor) -> tf.Tensor:
-        """Return float32 `[6]`: the loss, 1 if the gradients are finite and else 0, and the sum of the workers' reports, `[4]`."""
-        return tf.concat([[loss], [finite], summed], axis=0)
+    def pack(loss: tf.Tensor, finite: tf.Tensor, summed: tf.Tensor, measures: tf.Tensor | None = None) -> tf.Tensor:
+        """Return a vector: the loss, 1 if the gradients are finite and else 0, the sum of the workers' reports, `[4]`, and this worker's measures.
+
+        It is float32 `[6]` without measures. With them, it has their dtype, and further elements: the seconds of the exchanges, the squares by group.
+        """
+        values = tf.concat([[loss], [finite], summed], axis=0)
+        return values if measures is None else tf.concat([tf.cast(values, measures.dtype), measures], axis=0)
 
     @classmethod
     def unpack(cls, values: np.ndarray) -> "StepReport":
         """Return the report that `pack` packed."""
-        loss, finite, stop, out_of_range, save_due, writing = (float(value) for value in values)
-        return cls(loss, bool(finite), stop > 0, int(out_of_range), save_due > 0, writing > 0)
+        loss, finite, stop, out_of_range, save_due, writing, *measures = (float(value) for value in values)
+        exchange_s, *squares = measures or [0.0]
+        return cls(loss, bool(finite), stop > 0, int(out_of_range), save_due > 0, writing > 0, exchange_s, tuple(squares))
 
 
 class Reports:
     """The reports of a run's steps, read only after the device has finished them, so that reading does not wait.
 
     Args:
-        on_report: called with every step's number (from 0) and report.
+        position: the position of the run, which counts losses, skipped steps and ids out of range; a report that was not read is not in it.
+        on_report: functions that are called with every step's number (from 0) and report.
         skips: True with a loss scale: a step whose gradients are not finite was skipped and is no error.
 
     Attributes:
         stop, save_due: whether any report said so, `save_due` since the last checkpoint was begun.
-        out_of_range: ids out of range in all steps of the run.
-        skipped: skipped steps of the run.
-        mean_loss: the mean loss of the steps since `start_again`; NaN before the first.
     """
 
-    def __init__(self, on_report: Callable[[int, StepReport], None], skips: bool = False):
-        self._on_report, self._skips = on_report, skips
+    def __init__(self, position: Position, on_report: Sequence[Callable[[int, StepReport], None]], skips: bool = False):
+        self._position, self._on_report, self._skips = position, on_report, skips
         self._unread: deque[tuple[int, tf.Tensor]] = deque()
-        self._losses: list[float] = []
-        self._skipped_in_a_row, self._last_skipped = 0, ""
+        self._last_skipped = ""
         self.stop = self.save_due = False
-        self.out_of_range = self.skipped = 0
-        self.mean_loss = math.nan
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean loss of the steps since the log's last line; NaN before the first step."""
+        return math.nan if self._position.mean_loss is None else self._position.mean_loss
 
     def add(self, step: int, packed: tf.Tensor) -> None:
         """Add a step's report, which the device may still be computing."""
@@ -89,32 +97,28 @@ class Reports:
             step, packed = self._unread.popleft()
             report = StepReport.unpack(packed.numpy())
             if math.isfinite(report.loss) and report.finite:
-                self._skipped_in_a_row = 0
-                self._losses.append(report.loss)
-                self.mean_loss = float(np.mean(self._losses))
+                self._position.add_loss(report.loss)
             else:
                 self._skip(step, report)
             self.stop, self.save_due = self.stop or report.stop, self.save_due or report.save_due
-            self.out_of_range += report.out_of_range
-            self._on_report(step, report)
+            self._position.ids_out_of_range += report.out_of_range
+            for take in self._on_report:
+                take(step, report)
 
     def _skip(self, step: int, report: StepReport) -> None:
         what = "gradients are not finite" if math.isfinite(report.loss) else f"loss is {report.loss}"
         if not self._skips:
             raise NonFiniteLossError(f"step {step}: the {what}; nothing is saved. Try a lower --learning_rate or a longer --warmup_steps")
-        self.skipped, self._skipped_in_a_row = self.skipped + 1, self._skipped_in_a_row + 1
+        position = self._position
+        position.skipped_steps, position.skipped_in_a_row = position.skipped_steps + 1, position.skipped_in_a_row + 1
         self._last_skipped = f"step {step}: the {what}"
-        if self._skipped_in_a_row == SKIPPED_IN_A_ROW:
-            self.end(SKIPPED_IN_A_ROW)
+        if position.skipped_in_a_row >= SKIPPED_IN_A_ROW:
+            self.end(position.skipped_in_a_row)
 
     def end(self, steps: int) -> None:
         """Raise NonFiniteLossError where the last `steps` steps (one or more) were all skipped, so the run has not trained."""
-        if 0 < steps <= self._skipped_in_a_row:
+        if 0 < steps <= self._position.skipped_in_a_row:
             raise NonFiniteLossError(
                 f"{self._last_skipped}, and {steps} steps in a row were skipped for this reason; nothing is saved. Try --loss_scale dynamic or "
                 "smaller, --amp_dtype bfloat16, a lower --learning_rate or a longer --warmup_steps"
             )
-
-    def start_again(self) -> None:
-        """Begin a new mean of the losses."""
-        self._losses.clear()

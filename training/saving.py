@@ -9,12 +9,15 @@ from model.sharded_model import ShardedModel
 from training.device_batch import TensorBatch
 from training.groups import Groups
 from training.position import Position
+from training.report import StepReport
 from training.snapshot import Snapshot
 from training.state import arrays, digest, parts, snapshot
+from training.touched import Touched
 from utils.checkpoint.best import adopt_best
-from utils.checkpoint.kept_files import NO_FILES, KeptFiles
+from utils.checkpoint.kept_files import NO_FILES, TOUCHED_FILE, KeptFiles
 from utils.checkpoint.writing import Among, Saving
 from utils.config.options import TrainingConfig
+from utils.timing import Spent
 
 
 class Saver:
@@ -28,6 +31,7 @@ class Saver:
         alone: the folder's other checkpoints belong to another run, and are removed once the first checkpoint is visible.
         files: files that each checkpoint keeps beside the arrays.
         best: the checkpoint that is the run's best so far; None where there is none.
+        touched: the rows touched so far in the run, which each checkpoint keeps; None to keep none.
     """
 
     def __init__(
@@ -39,8 +43,9 @@ class Saver:
         alone: bool,
         files: KeptFiles = NO_FILES,
         best: Path | None = None,
+        touched: Touched | None = None,
     ):
-        self._files = files
+        self._files, self._touched = files, touched
         self._settle: Callable[[Path], None] | None = lambda folder: adopt_best(folder, best)  # for the first checkpoint only
         self._model, self._groups, self._metadata, self._alone = model, groups, metadata, alone
         self._path, self._keep = Path(options.save_checkpoint_path), options.keep_checkpoints
@@ -49,10 +54,15 @@ class Saver:
         """Begin to write a checkpoint of the current state; `best`: it is the best so far. Every worker calls this after the same step."""
         model, groups = self._model, self._groups
         frozen, metadata = snapshot(model), {**self._metadata, "position": position.to_dict()}
+        marks = b""
+        if self._touched:
+            metadata, marks = metadata | self._touched.described(), b"".join(bits.tobytes() for bits in self._touched.bits())
         written, everything = parts(model, groups, frozen), arrays(model, groups)
         among = Among(self._keep, best, self._alone, None if best else self._settle)
         saving = Saving(self._path, position.step, everything, written, metadata, model.embedding.world, among, digest(model, groups))
         saving.keep(self._files)
+        if self._touched:
+            saving.put(TOUCHED_FILE, marks)
         self._alone, self._settle = False, None
         return saving, frozen
 
@@ -67,10 +77,22 @@ class Checkpoints:
         options: the intervals between checkpoints.
         position: the position of the run; the steps done so far are saved already.
         say: called with a message for every completed checkpoint.
+        log: called with the data of the log's line about it.
+        spent: gets the time that training waits, as `saving`.
     """
 
-    def __init__(self, saver: Saver | None, options: TrainingConfig, position: Position, say: Callable[[str], None] = lambda text: None):
-        self._saver, self._options, self._position, self._say = saver, options, position, say
+    def __init__(
+        self,
+        saver: Saver | None,
+        options: TrainingConfig,
+        position: Position,
+        say: Callable[[str], None] = lambda text: None,
+        log: Callable[[Mapping[str, Any]], None] = lambda data: None,
+        spent: Spent | None = None,
+    ):
+        self._saver, self._options, self._position, self._say, self._log = saver, options, position, say, log
+        self._spent = spent or Spent()
+        self._about: Mapping[str, Any] = {}  # of the checkpoint that is being written, for the log
         self._saving: Saving | None = None
         self._snapshot: Snapshot | None = None
         self._written = False  # this worker has written all its parts
@@ -104,9 +126,11 @@ class Checkpoints:
         if step == self._begun_at:
             return
         self._start = time.monotonic()
+        self._about = {"epoch": self._position.epoch, "step": step, "best": best}
         self._saving, self._snapshot = self._saver.begin(self._position, best)
         self._written, self._saved_at, self._begun_at, self._time = False, step, step, time.monotonic()
-        self._waited = self._time - self._start
+        self._waited = 0.0
+        self._wait_ended(self._start)
         if wait:
             self.finish()
 
@@ -119,18 +143,18 @@ class Checkpoints:
         while kept > self._snapshot.limit and not self._written:
             self._written = self._saving.advance(wait=True)
             kept = self._snapshot.bytes
-        self._waited += time.monotonic() - start
+        self._wait_ended(start)
 
     def after_step(self) -> None:
         """Continue writing."""
         if self._saving is not None and not self._written:
             start = time.monotonic()
             self._written = self._saving.advance()
-            self._waited += time.monotonic() - start
+            self._wait_ended(start)
 
-    def take_report(self, step: int, writing: bool) -> None:
-        """Take the report of step number `step`: whether any worker was still writing. If none was, the checkpoint becomes visible."""
-        if self._saving is not None and step >= self._saved_at and not writing:
+    def take_report(self, step: int, report: StepReport) -> None:
+        """Take the report of step number `step`. If no worker was still writing, the checkpoint becomes visible."""
+        if self._saving is not None and step >= self._saved_at and not report.writing:
             self.finish()
 
     def finish(self) -> None:
@@ -140,8 +164,16 @@ class Checkpoints:
             return
         start = time.monotonic()
         folder = saving.finish()
-        now = time.monotonic()
-        self._say(f"checkpoint written: {folder} ({now - self._start:.1f} s, of which training waited {self._waited + now - start:.1f} s)")
+        self._wait_ended(start)
+        seconds = time.monotonic() - self._start
+        self._say(f"checkpoint written: {folder} ({seconds:.1f} s, of which training waited {self._waited:.1f} s)")
+        self._log({**self._about, "folder": str(folder.absolute()), "seconds": seconds, "waited_seconds": self._waited})
+
+    def _wait_ended(self, start: float) -> None:
+        """Count the time that training waited since `start`."""
+        seconds = time.monotonic() - start
+        self._waited += seconds
+        self._spent.add("saving", seconds)
 
     def abandon(self) -> None:
         """Discard the checkpoint that is being written, if any."""

@@ -7,13 +7,16 @@ import tensorflow as tf
 from model.compilation import Compiled, on_gpu
 from model.embedding.distributed import GroupUpdate
 from model.native import NativeOperations
-from model.ordered_sums import OrderedSums, packed, pairwise_sum, unpacked
+from model.ordered_sums import OrderedSums, unpacked
 from model.sharded_model import ShardedModel
+from training.dense_part import DensePart, count_not_finite
 from training.device_batch import StepInputs, TensorBatch
 from training.groups import Groups
+from training.norms import GradientSquares, measures
 from training.regularisation import NO_REGULARISATION, Regularisation
 from training.report import StepReport, WorkerReport
 from training.state import check_equal
+from training.touched import Touched
 
 NOTHING = Compiled()
 
@@ -31,6 +34,10 @@ class Trainer:
         gradient_slices: the number of slices of the global batch, see `ordered_sums`: free at large ones, slower at small ones.
         native: the C++ operations that sum the slices' gradients; None for TensorFlow's own operations.
         regularisation: the terms that are minimised beside the loss, and dropout.
+        norms: build a step that can measure the gradients of each group of weights.
+
+    Attributes:
+        touched: the rows touched so far in the run.
     """
 
     def __init__(
@@ -42,9 +49,11 @@ class Trainer:
         gradient_slices: int = 1,
         native: NativeOperations | None = None,
         regularisation: Regularisation = NO_REGULARISATION,
+        norms: bool = False,
     ):
         self.model, self.groups, self.world, self.rank = model, groups, model.embedding.world, model.embedding.world.rank
-        self._scale, self._regularisation = groups.scale, regularisation
+        self.touched = Touched(model.embedding)
+        self._scale, self._regularisation, self._norms = groups.scale, regularisation, norms
         self._sums = OrderedSums(gradient_slices, self.world, native)
         self.scaled = self._scale.scales
         for tables in groups.tables:
@@ -53,7 +62,10 @@ class Trainer:
         self._folds = on_gpu() and self.world.size == 1 and not model.embedding.replicated
         together = gradient_slices == 1  # with slices XLA compiles the part for one: eight would take eight times as long
         self._packs = compiled.dense and together and self.world.size > 1  # the compiled parts pass dense gradients as a single vector
-        self._part = tf.function(self._loss_and_gradients, autograph=False, jit_compile=(compiled.dense and not together) or None)
+        part = DensePart(
+            model, groups.scale, regularisation, self._sums, folds=self._folds, packs=self._packs, by_slice=compiled.dense and not together
+        )
+        self.dense_part = part.gradients
         self._dense = tf.function(self.dense_part, autograph=False, jit_compile=(compiled.dense and together) or None)
         self._check = tf.function(self._all_finite, autograph=False, jit_compile=compiled.optimizer or None)
         self._apply = tf.function(self._apply_gradients, autograph=False, jit_compile=compiled.optimizer or None)
@@ -63,7 +75,9 @@ class Trainer:
         """Train on a batch; return its loss, a float32 scalar that the device may still be computing."""
         return self.reporting_step(batch, step, learning_rate, WorkerReport())[0]
 
-    def reporting_step(self, batch: TensorBatch, step: int, learning_rate: float | Sequence[float], mine: WorkerReport) -> tf.Tensor:
+    def reporting_step(
+        self, batch: TensorBatch, step: int, learning_rate: float | Sequence[float], mine: WorkerReport, measured: bool = False
+    ) -> tf.Tensor:
         """Train on a batch and return the workers' report.
 
         Args:
@@ -71,108 +85,89 @@ class Trainer:
             step: the number of the step, from 0.
             learning_rate: one learning rate for all groups, or one for each (`Groups.learning_rates`).
             mine: this worker's report to the others; it is summed together with the dense gradients.
+            measured: with `norms`, whether the report has the squares of the gradients.
 
         Returns:
-            a packed `StepReport`, the same on every worker; the device may still be computing it.
+            a packed `StepReport`; the device may still be computing it.
         """
         count = self.groups.num_rates
         rates = [learning_rate] * count if isinstance(learning_rate, float | int) else list(learning_rate)
         # One small tensor holds everything but the data that changes from step to step. It is float64 to hold the step's number exactly.
-        return self._step(batch.inputs, tf.constant([step, batch.host.num_samples, *rates, *mine.pack()], tf.float64))
+        message = [step, batch.host.num_samples, *rates, *mine.pack(), *([float(measured)] if self._norms else [])]
+        report = self._step(batch.inputs, tf.constant(message, tf.float64))
+        self.touched.add(batch.host)
+        return report
 
     def graph(self, inputs: StepInputs) -> tf.Graph:
         """Return the graph of a step for inputs of these shapes, without running it."""
         specs = StepInputs(*(tf.TensorSpec.from_tensor(tensor) for tensor in inputs))
-        message = tf.TensorSpec([self.groups.num_rates + 2 + len(WorkerReport().pack())], tf.float64)
+        message = tf.TensorSpec([self.groups.num_rates + 2 + len(WorkerReport().pack()) + int(self._norms)], tf.float64)
         return self._step.get_concrete_function(specs, message).graph
 
-    def learning_rates(self, step: int) -> tuple[float, ...]:
+    def learning_rates(self, step: int, reductions: int = 0) -> tuple[float, ...]:
         """Return the learning rates of a step, see `Groups.learning_rates`."""
-        return self.groups.learning_rates(step)
+        return self.groups.learning_rates(step, reductions)
 
     def check_copies(self) -> None:
         """Check that replicated weights and slots are still equal on all workers. Raises DivergedError where they differ."""
         check_equal(self.model, self.groups)
 
-    def _loss_and_gradients(self, numerical, embeddings, labels, weights, of_step, layers, first, slices):
-        """Return a part's loss and its gradients by embeddings and weights, times the loss scale; `slices` as in `mlp.dense`."""
-        step, num_samples, scale = of_step
-        drop = self._regularisation.drop(step, first)
-        by = [embeddings, *(value for layer in layers for value in layer.trained)]
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(by)
-            logits = self.model.dense(numerical, embeddings, layers, slices, drop)
-            # Slice by slice, because the last bits of exp and log depend on an element's position in its tensor.
-            per_slice = (tf.split(part, slices or 1) for part in (logits, labels, weights))
-            loss = pairwise_sum([_cross_entropy(*parts) / num_samples for parts in zip(*per_slice, strict=True)])
-            scaled = loss * scale
-        by_vectors, *by_layers = tape.gradient(scaled, by)
-        return loss, self._regularisation.by_vectors(by_vectors, embeddings, weights, scale / num_samples), *by_layers
-
-    def dense_part(self, numerical, vectors, labels, weights, of_step, factor):
-        """Return the loss of this worker's samples, and its gradients with respect to the vectors and to the dense weights.
-
-        The loss is the first element of a vector; with a loss scale, its second element counts the vectors' gradients that are not finite. The
-        vectors' gradients come in parts, multiplied by `factor` if `_folds` is set. The dense weights' gradients are packed if `_packs` is set.
-        """
-        layers, scale, firsts = self.model.step_weights(), of_step[2], self._regularisation.firsts(self.rank * labels.shape[0])
-        loss, by_vector, gradients = self._sums.over_samples(
-            lambda *part: self._part(*part[:-1], of_step, layers, firsts(part[0]), part[-1]), (numerical, vectors, labels, weights)
-        )
-        overflows = [_count_not_finite(part) for part in by_vector] if self.scaled else []
-        gradients = [gradient / scale for gradient in gradients] if self.scaled else gradients
-        by_vector = [part * factor for part in by_vector] if self._folds else by_vector
-        return tf.stack([loss, *([sum(overflows)] if overflows else [])]), by_vector, [packed(gradients)] if self._packs else gradients
-
     def _whole_step(self, batch: StepInputs, message: tf.Tensor) -> tf.Tensor:
         embedding, tables = self.model.embedding, self.groups.tables
+        message, measured = (message[:-1], message[-1] > 0) if self._norms else (message, None)
         step, count, local_batch = tf.cast(message[0], tf.int64), self.groups.num_rates, batch.labels.shape[0]
         num_samples, rates, mine = tf.split(tf.cast(message[1:], tf.float32), [1, count, message.shape[0] - count - 2])
         scale = self._scale.now()
         updates = [GroupUpdate(group.rule, rates[len(self.groups.dense) + number], group.name) for number, group in enumerate(tables)]
-        linear = self._folds and len(updates) == 1 and updates[0].rule.linear
+        linear = self._folds and len(updates) == 1 and updates[0].rule.linear and not any(group.l2 for group in embedding.groups)
         table_scale, factor = (1.0, (updates[0].learning_rate if linear else 1.0) / scale) if self._folds else (scale, 1.0)
         updates = [updates[0]._replace(learning_rate=None)] if linear else updates
-        vectors = embedding(batch.ids, batch.local_ids)
-        own, by_vector, gradients = self._dense(batch.numerical, vectors, batch.labels, batch.weights, (step, num_samples[0], scale), factor)
-        replicated = []
-        if tables:
-            replicated = embedding.replicated_gradients(batch.local_ids, by_vector, scale, self._sums.count(local_batch))
-        own, *sums = self._sums.over_workers([tf.concat([own, mine], axis=0), *gradients, *replicated], local_batch)
+        squares = GradientSquares(measured, self.groups, embedding) if self._norms else None
+        with self.world.timed() as seconds:
+            vectors = embedding(batch.ids, batch.local_ids)
+            own, by_vector, gradients = self._dense(batch.numerical, vectors, batch.labels, batch.weights, (step, num_samples[0], scale), factor)
+            replicated = []
+            if tables:
+                replicated = embedding.replicated_gradients(batch.local_ids, by_vector, scale, self._sums.count(local_batch))
+            own, *sums = self._sums.over_workers([tf.concat([own, mine], axis=0), *gradients, *replicated], local_batch)
         loss, overflows, reports = tf.split(own, [1, int(self.scaled), mine.shape[0]])
         gradients, replicated = sums[: len(gradients)], sums[len(gradients) :]
         finite = self._check(gradients, replicated, loss, overflows)
+        if squares:
+            squares.add_known(lambda: self._by_name(gradients), updates, replicated)
+            updates = squares.watching(updates, (rates[-1] if linear else 1.0))
 
-        def update() -> None:
-            self._apply(gradients, rates, step)
-            if tables:
-                embedding.update(updates, batch.ids, by_vector, step, table_scale)
-                embedding.update_replicated(updates, replicated, step)
+        def update() -> tf.Tensor | None:
+            with self.world.timed() as more:
+                self._apply(gradients, rates, step)
+                if tables:
+                    embedding.update(updates, batch.ids, by_vector, step, table_scale)
+                    embedding.update_replicated(updates, replicated, step)
+            return measures([*seconds, *more], squares and squares.total())
 
         if self.scaled:  # every worker takes the same branch: `finite` is derived from sums over the workers
-            tf.cond(finite > 0, update, lambda: None)
+            measured_here = tf.cond(finite > 0, update, lambda: measures(seconds, squares and squares.undefined))
             self._scale.after_step(finite)
         else:
-            update()
-        return StepReport.pack(loss[0], finite, reports)
+            measured_here = update()
+        return StepReport.pack(loss[0], finite, reports, measured_here)
 
     def _all_finite(self, gradients, replicated, loss, overflows) -> tf.Tensor:
         return all_finite([*self._unpacked(gradients), *replicated], tf.concat([loss, overflows], axis=0) if self.scaled else None)
 
     def _apply_gradients(self, gradients: list[tf.Tensor], rates: tf.Tensor, step: tf.Tensor) -> None:
-        weights = self.model.dense_weights()
-        by_name = self._regularisation.by_weights(dict(zip(weights, self._unpacked(gradients), strict=True)), weights)
+        by_name = self._by_name(gradients)
         for number, group in enumerate(self.groups.dense):
             group.apply([by_name[name] for name in group.weights], rates[number], step)
+
+    def _by_name(self, gradients: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return the gradients of the dense weights, with those of the regularisation, by the weights' names."""
+        weights = self.model.dense_weights()
+        return self._regularisation.by_weights(dict(zip(weights, self._unpacked(gradients), strict=True)), weights)
 
     def _unpacked(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """Return the dense weights' gradients as one tensor for each weight."""
         return unpacked(gradients[0], [weight.shape for weight in self.model.dense_weights().values()]) if self._packs else gradients
-
-
-def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Return the weighted sum of the samples' binary cross-entropies."""
-    return tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits) * weights)
 
 
 def all_finite(sums: Sequence[tf.Tensor], under_scale: tf.Tensor | None) -> tf.Tensor:
@@ -189,12 +184,7 @@ def all_finite(sums: Sequence[tf.Tensor], under_scale: tf.Tensor | None) -> tf.T
     """
     if under_scale is None:
         sums = [gradient if len(gradient.shape) == 1 else gradient[:, 0] for gradient in sums]
-    count = _count_not_finite(tf.concat([tf.reshape(gradient, [-1]) for gradient in sums], axis=0))
+    count = count_not_finite(tf.concat([tf.reshape(gradient, [-1]) for gradient in sums], axis=0))
     if under_scale is not None:
-        count += _count_not_finite(under_scale[:1]) + tf.reduce_sum(under_scale[1:])
+        count += count_not_finite(under_scale[:1]) + tf.reduce_sum(under_scale[1:])
     return tf.cast(tf.equal(count, 0), tf.float32)
-
-
-def _count_not_finite(values: tf.Tensor) -> tf.Tensor:
-    """Return the number of elements that are not finite, as float32, because it is summed together with the gradients."""
-    return tf.reduce_sum(tf.cast(tf.logical_not(tf.math.is_finite(values)), tf.float32))

@@ -1,7 +1,8 @@
 """The worker's rank, and the collectives between workers. This is the only file that imports Horovod."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from utils import host_world, launch
@@ -28,6 +29,9 @@ class World:
     local_size: int = 1
     horovod: Any = None
     mpi: Any = None  # mpi4py's communicator
+    _seconds: list | None = field(
+        default=None, repr=False, compare=False
+    )  # of each exchange in the graph that is being traced, while `timed` is open
 
     @property
     def meets(self) -> bool:
@@ -41,6 +45,32 @@ class World:
 
     # Tensors, every step -----------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[list]:
+        """Measure the exchanges of tensors that are traced in the block; yield a list that gets the seconds of each, float64 scalars of the graph.
+
+        Blocks may be nested; each gets its own exchanges only. With a single worker there are none, and the graph is as without.
+        """
+        outer, self._seconds = self._seconds, []
+        try:
+            yield self._seconds
+        finally:
+            self._seconds = outer
+
+    def _measured(self, flat, exchange: Callable):
+        """Return `exchange(flat)`; inside `timed`, with its time: from when its input is there until its result is."""
+        if self._seconds is None:
+            return exchange(flat)
+        import tensorflow as tf
+
+        with tf.control_dependencies([flat]):
+            begin = tf.timestamp()
+        with tf.control_dependencies([begin]):
+            received = exchange(flat)
+        with tf.control_dependencies([received]):
+            self._seconds.append(tf.timestamp() - begin)
+        return received
+
     def alltoall(self, flat, splits: Sequence[int], name: str):
         """Send `splits[r]` consecutive elements of a vector to worker r; return the received elements in the order of their senders' ranks.
 
@@ -53,16 +83,17 @@ class World:
         dtype = flat.dtype
         if dtype == tf.bfloat16:
             flat = tf.bitcast(flat, tf.uint16)
-        received, _ = self.horovod.alltoall(flat, splits=tf.constant(list(splits), tf.int32), name=name)
+        sizes = tf.constant(list(splits), tf.int32)
+        received = self._measured(flat, lambda flat: self.horovod.alltoall(flat, splits=sizes, name=name)[0])
         return tf.bitcast(received, dtype) if received.dtype != dtype else received
 
     def sum(self, flat, name: str):
         """Sum a vector over the workers."""
-        return flat if self.size == 1 else self.horovod.allreduce(flat, op=self.horovod.Sum, name=name)
+        return flat if self.size == 1 else self._measured(flat, lambda flat: self.horovod.allreduce(flat, op=self.horovod.Sum, name=name))
 
     def all_gather(self, flat, name: str):
         """Concatenate the vectors of all workers, by rank."""
-        return flat if self.size == 1 else self.horovod.allgather(flat, name=name)
+        return flat if self.size == 1 else self._measured(flat, lambda flat: self.horovod.allgather(flat, name=name))
 
     # Values on the host, now and then ----------------------------------------------------------------------------------
 

@@ -15,3 +15,13 @@ class AgreedError(UserError):
     """An error that all workers raise at the same point."""
 
     everywhere = True
+
+
+def message_of(error: BaseException) -> str:
+    """Return an error as one line for a log; the name of its class where it is no `UserError`."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, SystemExit):
+        return f"ended with code {error.code}"
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}".removesuffix(": ")

@@ -24,6 +24,17 @@ def available_bytes() -> int:
     return min([psutil.virtual_memory().available, *_left_in_groups(), *_left_to_process()])
 
 
+def resident_gib() -> float:
+    """Return the memory that this process holds now, in GiB."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / GIB
+
+
+def peak_gib() -> float:
+    """Return the most memory that this process has held so far, in GiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+
+
 def _left_in_groups() -> Iterator[int]:
     """Yield the bytes that each control group of this process still allows."""
     group = GROUPS

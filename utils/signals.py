@@ -241,6 +241,33 @@ class StopRequest:
             self.signum = signum
 
 
+class LastWords:
+    """A context in which SIGTERM and SIGHUP, where they end the process by default, first call a function. They still end it.
+
+    Args:
+        say: called with the signal, between two instructions of Python; its errors are ignored.
+    """
+
+    def __init__(self, say: Callable[[signal.Signals], object]):
+        self._say, self._mine = say, []
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._mine = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+        for number in self._mine:
+            signal.signal(number, self._handle)
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        for number in self._mine:
+            signal.signal(number, signal.SIG_DFL)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        with contextlib.suppress(Exception):  # the signal may have interrupted the very write of a line
+            self._say(signal.Signals(number))
+        signal.raise_signal(number)
+
+
 class EndOnce(Exception):
     """The exception that a signal raises to end a wait."""
 

@@ -2,9 +2,12 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 class Throughput:
@@ -49,6 +52,44 @@ class Throughput:
         if not seconds:
             return {"throughput": float("nan"), "mean_step_time_ms": float("nan")}
         return {"throughput": samples / seconds, "mean_step_time_ms": 1000 * seconds / steps}
+
+
+class Spent:
+    """The time that steps spend on some purposes, `input` for instance."""
+
+    def __init__(self):
+        self._seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def on(self, purpose: str) -> Iterator[None]:
+        """Count the time inside the block."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(purpose, time.perf_counter() - start)
+
+    def add(self, purpose: str, seconds: float) -> None:
+        """Count some time."""
+        self._seconds[purpose] = self._seconds.get(purpose, 0.0) + seconds
+
+    def waiting(self, purpose: str, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items; count the time waited for each."""
+        iterator = iter(items)
+        while True:
+            start = time.perf_counter()
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self.add(purpose, time.perf_counter() - start)
+            yield item
+
+    def means(self, steps: int, purposes: Iterable[str]) -> dict[str, float]:
+        """Return the mean milliseconds a step as `PURPOSE_ms`, and begin again; NaN where there were no steps."""
+        seconds, self._seconds = self._seconds, {}
+        return {f"{purpose}_ms": 1000 * seconds.get(purpose, 0.0) / steps if steps else float("nan") for purpose in purposes}
 
 
 def latency_summary(batch_size: int, seconds: Sequence[float]) -> Mapping[str, float]:

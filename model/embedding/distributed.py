@@ -1,6 +1,6 @@
 """Embedding tables sharded over workers: lookup, exchange by alltoall, and in-place update of the rows that a batch touched."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -29,6 +29,7 @@ class GroupUpdate(NamedTuple):
     rule: Any  # the optimizer's rule, see `training.optimizers.rule`
     learning_rate: tf.Tensor | None  # float32 scalar; None where the gradients are already multiplied by it, which a `linear` rule allows
     group: str | None = None  # the group of the tables; None for all tables
+    watch: Callable = lambda *gradients: None  # called before an update with its targets, ids, parts and loss scale, see `ShardUpdate.apply`
 
     def changes(self, shards: ShardGroup) -> bool:
         """Return whether these shards belong to the group."""
@@ -68,10 +69,9 @@ class DistributedEmbedding(keras.layers.Layer):
         native: NativeOperations | None = None,
     ):
         super().__init__(name="embedding", dtype="float32")
-        self.placement, self.world, self.features = placement, world, placement.features
+        self.placement, self.world, self.features, self.view = placement, world, placement.features, placement.view(world.rank)
         self.names, self.widths = tuple(feature.name for feature in placement.features), placement.widths
         self._seed, self._compute_dtype, self._native = seed, tf.as_dtype(compute_dtype), native
-        self.view = placement.view(world.rank)
 
     def build(self, input_shape=None):
         """Allocate this worker's tables and initialise them in place."""
@@ -102,8 +102,7 @@ class DistributedEmbedding(keras.layers.Layer):
         def initializer(shape, dtype=None):
             return initial
 
-        name = name.replace("/", "_")  # Keras allows no slash in a weight's name
-        return self.add_weight(name=name, shape=initial.shape, initializer=initializer, autocast=False).value
+        return self.add_weight(name=name.replace("/", "_"), shape=initial.shape, initializer=initializer, autocast=False).value  # Keras allows no /
 
     def add_slots(self, rule, group: str | None = None) -> None:
         """Allocate the slots of an optimizer's rule for every shard of a group's tables, or of all tables."""
@@ -157,8 +156,8 @@ class DistributedEmbedding(keras.layers.Layer):
 
     @property
     def changed_by(self) -> list[tuple[int, ...]]:
-        """For each of this worker's shards, the rows of `ids` that hold the ids looked up in it, whose table rows a step changes."""
-        return [tuple(row for one in self._lookups if one.local is local for row in one.ids.rows) for local in self.sharded]
+        """For each shard, the rows of `ids` that name the table rows a step changes; none of a table updated whole, which is saved at once."""
+        return [() if local.whole else tuple(row for one in self._lookups if one.local is local for row in one.ids.rows) for local in self.sharded]
 
     def update(self, updates: Sequence[GroupUpdate], ids: tf.Tensor, gradients: Gradients, step: tf.Tensor, loss_scale: Scale = 1.0) -> None:
         """Apply the gradients of the sharded tables' vectors, in place.
@@ -175,7 +174,9 @@ class DistributedEmbedding(keras.layers.Layer):
         targets = [Target(group, [begins[id(lookup)] for lookup in group.lookups]) for group in self.groups] if self.sharded else []
         for one in updates:
             scalars = None if one.learning_rate is None else one.rule.scalars(one.learning_rate, step)
-            self._update.apply(one.rule, [target for target in targets if one.changes(target.group)], ids, parts, scalars, loss_scale)
+            mine = [target for target in targets if one.changes(target.group)], ids, parts
+            one.watch(*mine, loss_scale)
+            self._update.apply(one.rule, *mine, scalars, loss_scale)
 
     def replicated_gradients(self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float | tf.Tensor, slices: int) -> list[tf.Tensor]:
         """Return this worker's part of the replicated tables' gradients, to be summed over the workers; see `replicated.replicated_gradients`."""

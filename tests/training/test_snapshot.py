@@ -14,6 +14,7 @@ from model.embedding.shard import LocalShard
 from tests.model.tiny_model import batch, model_and_trainer, weights
 from training import snapshot as kept
 from training.position import Position
+from training.report import StepReport
 from training.saving import Checkpoints, Saver
 from training.snapshot import Snapshot
 from training.state import arrays, parts, snapshot
@@ -73,7 +74,7 @@ def test_checkpoint_written_during_later_steps_has_the_weights_of_its_step(tmp_p
         trainer.step(one, step, 0.1)
         saves.after_step()
         _, writing = saves.state()
-        saves.take_report(step, writing)
+        saves.take_report(step, StepReport(0.5, True, False, 0, False, writing))
         step += 1
         ended = step if said else None
         assert time.monotonic() < begun + 120  # a busy disk takes many steps
@@ -97,5 +98,5 @@ def test_failed_save_fails_the_run_and_leaves_no_files(tmp_path):
     while saves.state()[1]:
         saves.after_step()
     with pytest.raises(files.UserError, match="disk: No space left on device"):
-        saves.take_report(1, False)
+        saves.take_report(1, StepReport(0.5, True, False, 0, False, False))
     assert list(tmp_path.iterdir()) == []

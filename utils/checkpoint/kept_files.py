@@ -1,10 +1,15 @@
-"""Files that every checkpoint of a run keeps beside its arrays: copied for the first one, then hard-linked."""
+"""Files beside a checkpoint's arrays: those that every checkpoint of a run keeps (copied for the first one, then hard-linked), and small own ones."""
 
 import os
 import shutil
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
+
+from utils.checkpoint.zarr_store import CHECKSUM_BYTES
+
+TOUCHED_FILE = "touched.bin"  # the rows of each table that a training batch has had, one bit a row; see `training.touched`
 
 
 class KeptFiles:
@@ -43,3 +48,19 @@ class KeptFiles:
 
 
 NO_FILES = KeptFiles({})
+
+
+def write_checked(path: Path, content: bytes) -> None:
+    """Write a file with the CRC-32 of its content at the end, as the manifest records the end of a file. Raises OSError."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.write(zlib.crc32(content).to_bytes(CHECKSUM_BYTES, "little"))
+
+
+def read_checked(path: Path) -> bytes:
+    """Read a file that `write_checked` wrote. Raises OSError, or ValueError where the checksum is wrong."""
+    content = path.read_bytes()
+    content, written = content[:-CHECKSUM_BYTES], content[-CHECKSUM_BYTES:]
+    if written != zlib.crc32(content).to_bytes(CHECKSUM_BYTES, "little"):
+        raise ValueError("its checksum is wrong")
+    return content

@@ -18,7 +18,10 @@ from utils.errors import UserError
 NAME = "manifest.json"
 FORMAT = 3
 READABLE = (2, 3)  # format 2 numbers the optimizer slots of the dense weights, and does not name the model
-_COUNTS = ("step", "epoch", "batch", "samples", "evals_without_gain")
+_COUNTS = (
+    *("step", "epoch", "batch", "samples", "evals_without_gain"),
+    *("loss_count", "ids_out_of_range", "skipped_steps", "skipped_in_a_row"),
+)
 
 
 class CheckpointError(UserError):
@@ -147,6 +150,10 @@ def _check_position(position: Mapping[str, Any]) -> None:
     epoch = position.get("best_epoch")
     if epoch is not None and not (type(epoch) in (int, float) and 0 <= epoch < math.inf):
         raise ValueError(f"position.best_epoch is {_brief(epoch)}, expected null or a number of at least 0")
+    for name in ("loss_sum", "mean_loss"):
+        loss = position.get(name, 0)
+        if not (type(loss) in (int, float) and math.isfinite(loss)) and not (loss is None and name == "mean_loss"):
+            raise ValueError(f"position.{name} is {_brief(loss)}, expected a finite number")
     if not isinstance(due := position.get("evaluation_due", False), bool):
         raise ValueError(f"position.evaluation_due is {_brief(due)}, expected true or false")
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from utils.checkpoint import manifest
 from utils.checkpoint.folder import Hold, complete_steps, pointed
+from utils.checkpoint.kept_files import TOUCHED_FILE, read_checked
 from utils.checkpoint.manifest import CheckpointError, DamagedError
 from utils.checkpoint.zarr_store import IN_FLIGHT, brief, file_of, open_array
 from utils.config.options import BEST, LATEST
@@ -106,8 +107,15 @@ class Checkpoint:
                 ) from None
             raise DamagedError(self.folder, f"{self.folder}/{file_of(name)}: {brief(error)}; the checkpoint is damaged") from None
 
+    def content(self, name: str) -> bytes:
+        """Read a small file beside the arrays, see `kept_files.write_checked`. Raises CheckpointError where it is missing or damaged."""
+        try:
+            return read_checked(self.folder / name)
+        except (ValueError, OSError) as error:
+            raise DamagedError(self.folder, f"{self.folder}/{name}: {brief(error)}; the checkpoint is damaged") from None
+
     def verify(self, world: "World") -> None:
-        """Read all arrays, distributed over the workers, and compare all checksums.
+        """Read all arrays, distributed over the workers, and the file of the touched rows, and compare all checksums.
 
         Raises:
             UserError: an array is damaged; on every worker.
@@ -118,6 +126,8 @@ class Checkpoint:
             for name in self.names("")[world.rank :: world.size]:
                 for _ in self.read_rows(name):
                     pass
+            if world.first and TOUCHED_FILE in self.manifest["files"]:
+                self.content(TOUCHED_FILE)
 
         together(mine, world, "checkpoint_verified")
 

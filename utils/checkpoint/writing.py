@@ -5,6 +5,7 @@
     PATH/step-00000060/dense/…       weights of the dense layers
     PATH/step-00000060/tables/…      one array `[V, D]` for each categorical feature
     PATH/step-00000060/vocabulary/…  the dataset's vocabularies, where it has any
+    PATH/step-00000060/touched.bin   the rows of each table that a training batch has had so far, one bit a row
 
 Arrays are zarr version 3 with a CRC-32C of every chunk, so that a flipped bit is an error and not a wrong prediction. A step's folder gets its
 name only when it is complete.
@@ -23,7 +24,7 @@ import numpy as np
 from utils.checkpoint import manifest
 from utils.checkpoint.faults import of_system, together
 from utils.checkpoint.folder import being_written, forget_best, prune, publish, tidy
-from utils.checkpoint.kept_files import NO_FILES, KeptFiles
+from utils.checkpoint.kept_files import NO_FILES, KeptFiles, write_checked
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.zarr_store import IN_FLIGHT, brief, chunk_files, create_array, file_of, open_array, write_rows
 from utils.cluster.agreement import compare_weights
@@ -134,6 +135,11 @@ class Saving:
         self._files = files
         if self._world.first:
             self._try(lambda: files.put(self._folder))
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a small file beside the arrays, with its checksum at the end, on the first worker; `finish` raises its error."""
+        if self._world.first:
+            self._try(lambda: write_checked(self._folder / name, content))
 
     def advance(self, wait: bool = False) -> bool:
         """Read chunks and start to write them, as many as may be in flight; with `wait`, first wait for the oldest one, so that there is room.

@@ -1,18 +1,20 @@
-"""The options of the optimizer, the learning rate and regularisation."""
+"""The options of the optimizer, of the learning rate and of regularisation."""
 
 from dataclasses import dataclass
 
-from utils.config.option import FROM_0, INHERIT, MUST_EQUAL, POSITIVE, Bounds, check, check_options, option
+from utils.config.option import FROM_0, FROM_1, INHERIT, MUST_EQUAL, POSITIVE, Bounds, check, check_options, option
 from utils.config.options import PLAN, STEPS_FROM_0, TRAIN
 
 OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  # training/optimizers/table.py implements each
 
+STEPS, PLATEAU = "steps", "plateau"  # --lr_schedule
+_OTHER_SCHEDULES = "deep_warmup_epochs", "lr_schedule plateau"
 _BELOW_1 = Bounds("at least 0 and below 1", 0, 1, below=True)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Optimizer and learning rate."""
+    """Optimizer."""
 
     optimizer: str = option(
         "sgd",
@@ -29,22 +31,15 @@ class OptimizerConfig:
         resume=MUST_EQUAL,
         not_with=("embedding_trainable false",),
     )
-    learning_rate: float = option(
-        24.0,
-        "learning rate after the warm-up",
-        modes=(TRAIN,),
-        resume=INHERIT,
-        pytorch=("lr",),
-        wide_and_deep=("deep_learning_rate",),
-        bounds=POSITIVE,
-    )
-    embedding_learning_rate: float | None = option(
-        None,
-        "learning rate of the tables after the warm-up; the default is --learning_rate",
+    dense_update_rows: int = option(
+        0,
+        "update tables of at most so many rows whole in every step, with the moments of rows that the batch lacks, as Keras and PyTorch do by "
+        "default; 0 for none",
+        unit="rows",
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("embedding_trainable false",),
-        bounds=POSITIVE,
+        bounds=FROM_0,
     )
     momentum: float = option(0.0, "momentum of SGD", modes=(TRAIN, PLAN), optimizers=("sgd",), resume=INHERIT, bounds=_BELOW_1)
     beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,), optimizers=("adam",), resume=INHERIT, bounds=_BELOW_1)
@@ -77,6 +72,37 @@ class OptimizerConfig:
         needs="interaction wide_and_deep",
         bounds=POSITIVE,
     )
+
+    @property
+    def of_tables(self) -> str:
+        """The name of the tables' optimizer."""
+        return self.embedding_optimizer or self.optimizer
+
+    def __post_init__(self):
+        check_options(self)
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """Learning rate."""
+
+    learning_rate: float = option(
+        24.0,
+        "learning rate after the warm-up",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        pytorch=("lr",),
+        wide_and_deep=("deep_learning_rate",),
+        bounds=POSITIVE,
+    )
+    embedding_learning_rate: float | None = option(
+        None,
+        "learning rate of the tables after the warm-up; the default is --learning_rate",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("embedding_trainable false",),
+        bounds=POSITIVE,
+    )
     deep_warmup_epochs: float | None = option(
         None,
         "use the schedule of NVIDIA's Wide & Deep in place of --warmup_steps and the decay: over so many epochs the learning rate grows linearly "
@@ -84,7 +110,41 @@ class OptimizerConfig:
         unit="epochs",
         modes=(TRAIN,),
         resume=INHERIT,
+        not_with=("lr_schedule plateau",),
         bounds=Bounds("0 or more epochs", 0),
+    )
+    lr_schedule: str = option(
+        STEPS,
+        "learning rate after the warm-up: steps: constant, then the polynomial decay; plateau: multiplied by --plateau_factor when evaluations on "
+        "the valid split bring no better --best_metric",
+        choices=(STEPS, PLATEAU),
+        modes=(TRAIN,),
+        resume=INHERIT,
+    )
+    plateau_factor: float = option(
+        0.1,
+        "factor by which --lr_schedule plateau reduces all learning rates",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        needs="lr_schedule plateau",
+        bounds=Bounds("above 0 and below 1", 0, 1, above=True, below=True),
+    )
+    plateau_patience: int = option(
+        1,
+        "evaluations in a row without a better --best_metric after which --lr_schedule plateau reduces the learning rates",
+        unit="evaluations",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        needs="lr_schedule plateau",
+        bounds=FROM_1,
+    )
+    plateau_min_lr: float = option(
+        1e-6,
+        "learning rate below which --lr_schedule plateau reduces none",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        needs="lr_schedule plateau",
+        bounds=FROM_0,
     )
     warmup_steps: int = option(
         8000,
@@ -109,7 +169,7 @@ class OptimizerConfig:
         unit="steps",
         modes=(TRAIN,),
         resume=INHERIT,
-        not_with=("deep_warmup_epochs", "decay_steps 0"),
+        not_with=(*_OTHER_SCHEDULES, "decay_steps 0"),
         bounds=STEPS_FROM_0,
     )
     decay_steps: int = option(
@@ -118,7 +178,7 @@ class OptimizerConfig:
         unit="steps",
         modes=(TRAIN,),
         resume=INHERIT,
-        not_with=("deep_warmup_epochs",),
+        not_with=_OTHER_SCHEDULES,
         bounds=STEPS_FROM_0,
     )
     decay_end_lr: float = option(
@@ -126,26 +186,26 @@ class OptimizerConfig:
         "learning rate at the end of the decay; the tables' rate ends at the same fraction of its own",
         modes=(TRAIN,),
         resume=INHERIT,
-        not_with=("deep_warmup_epochs", "decay_steps 0"),
+        not_with=(*_OTHER_SCHEDULES, "decay_steps 0"),
     )
     decay_power: float = option(
-        2.0, "power of the polynomial decay", modes=(TRAIN,), resume=INHERIT, not_with=("deep_warmup_epochs", "decay_steps 0"), bounds=POSITIVE
+        2.0, "power of the polynomial decay", modes=(TRAIN,), resume=INHERIT, not_with=(*_OTHER_SCHEDULES, "decay_steps 0"), bounds=POSITIVE
     )
+
+    @property
+    def reduces_on_plateau(self) -> bool:
+        """True where evaluations reduce the learning rate."""
+        return self.lr_schedule == PLATEAU
 
     @property
     def decay_from(self) -> int:
         """The step at which the learning rate starts to fall."""
         return self.warmup_steps if self.decay_start_step is None else self.decay_start_step
 
-    @property
-    def of_tables(self) -> str:
-        """The name of the tables' optimizer."""
-        return self.embedding_optimizer or self.optimizer
-
     def __post_init__(self):
         check_options(self)
         check(0 <= self.decay_end_lr <= self.learning_rate, "decay_end_lr", self.decay_end_lr, "at least 0 and at most --learning_rate")
-        if self.decay_steps and self.warmup_steps > self.decay_from:
+        if self.decay_steps and self.warmup_steps > self.decay_from and not self.reduces_on_plateau:
             raise ValueError(f"--warmup_steps {self.warmup_steps} is after --decay_start_step {self.decay_start_step}; expected at most that step")
 
 
@@ -156,6 +216,14 @@ class RegularisationConfig:
     embedding_l2: float = option(
         0.0,
         "add half of this, times the squares of the vectors that a sample looks up, to the sample's loss; the reported loss is without it",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("embedding_trainable false",),
+        bounds=FROM_0,
+    )
+    table_l2: float = option(
+        0.0,
+        "add this times each row to the row's gradient in every step; only for tables that --dense_update_rows updates whole, elsewhere an error",
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("embedding_trainable false",),

@@ -1,0 +1,66 @@
+"""Figures of a run for its log beside loss, speed and metrics: rates and norms by group, the parts of a step's time, memory, rows touched."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from training.norms import gradient_norms, weight_norms
+from training.position import Position
+from training.report import StepReport
+from training.step import Trainer
+from utils.config.config import Config
+from utils.memory import peak_gib, resident_gib
+from utils.timing import Spent
+
+
+class Figures:
+    """The figures of a run. Every worker calls each method after the same steps; the first worker's results go to the log.
+
+    Args:
+        trainer: runs the training steps.
+        config: the configuration of the run.
+        position: the position of the run.
+
+    Attributes:
+        spent: the time of the steps since the last line of the log, by purpose: `input`, `saving`.
+    """
+
+    def __init__(self, trainer: Trainer, config: Config, position: Position):
+        self._trainer, self._config, self._position = trainer, config, position
+        self.spent, self._steps, self._squares = Spent(), 0, ()
+        self._purposes = ("input", *(["exchange"] if trainer.world.size > 1 else []), "saving")
+
+    @property
+    def norms(self) -> bool:
+        """True if the training lines have norms."""
+        return self._config.run.log_norms
+
+    def take_report(self, step: int, report: StepReport) -> None:
+        """Take the report of step number `step`, see `Reports`."""
+        self._steps, self._squares = self._steps + 1, report.squares
+        self.spent.add("exchange", report.exchange_s)
+
+    def of_step(self) -> dict[str, Any]:
+        """Return the figures of a training line, after the reports of all steps were taken."""
+        position, trainer = self._position, self._trainer
+        own = {f"learning_rate/{name}": rate for name, rate in trainer.groups.own_rates(position.step - 1, position.rate_reductions).items()}
+        found = {"samples": position.samples, **own, **self.spent.means(self._steps, self._purposes), "memory_gib": resident_gib()}
+        self._steps = 0
+        if self.norms:
+            found |= gradient_norms(self._squares, trainer.groups.names, trainer.world) | weight_norms(trainer.model, trainer.groups)[0]
+        return found | self.counted()
+
+    def counted(self) -> dict[str, int]:
+        """Return the skipped steps of the run, if any may be skipped, and the ids out of range, unless they are errors."""
+        position = self._position
+        skipped = {"skipped_steps": position.skipped_steps} if self._trainer.scaled else {}
+        return skipped | ({} if self._config.data.out_of_range == "error" else {"ids_out_of_range": position.ids_out_of_range})
+
+    def of_tables(self, last: bool = False) -> Mapping[str, Any]:
+        """Return the figures of the line about the tables; with `last`, also the peak memory of each worker."""
+        position, trainer, touched = self._position, self._trainer, self._trainer.touched
+        found: dict[str, Any] = {"epoch": position.epoch, "step": position.step, "touched": touched.shares()}
+        if touched.since:
+            found["touched_since"] = touched.since
+        if self.norms:
+            found["norms"] = weight_norms(trainer.model, trainer.groups)[1]
+        return found | ({"memory_gib": trainer.world.everyone(peak_gib(), "peak_memory")} if last else {})

@@ -1,0 +1,132 @@
+"""The rows of each table that a training batch has had so far in the run: marked on the host, kept in checkpoints, counted for the log."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from model.embedding.distributed import DistributedEmbedding
+from model.embedding.shard import IdRows
+from model.embedding.shard_specs import ids_of
+from training.device_batch import HostBatch
+from utils.checkpoint.kept_files import TOUCHED_FILE
+from utils.checkpoint.manifest import CheckpointError
+from utils.checkpoint.reading import Checkpoint
+
+NAME = "touched"  # key of the manifest
+
+
+class Marks:
+    """One byte a row of some tables: 1 where a batch has had the row.
+
+    Args:
+        tables: V of each table, by its index.
+        lookups: the rows of ids that are looked up in these tables: (table, rows).
+    """
+
+    def __init__(self, tables: Mapping[int, int], lookups: Sequence[tuple[int, IdRows]]):
+        # The byte before a table's first row is that of −1, which means no id.
+        starts = np.cumsum([0, *(rows + 1 for rows in tables.values())]) + 1
+        self._places = {table: (int(start), rows) for (table, rows), start in zip(tables.items(), starts, strict=False)}
+        self._marks = np.zeros(int(starts[-1]) - 1, np.uint8)
+        places = sorted((row, self._places[table][0]) for table, ids in lookups for row in ids.rows)
+        self._rows = np.array([row for row, _ in places], np.int64)
+        self._starts = np.array([start for _, start in places], np.int64)[:, np.newaxis]
+        self._in_order = bool(np.array_equal(self._rows, np.arange(len(places))))
+        self._numbers = np.empty((0, 0), np.int64)
+
+    def add(self, ids: np.ndarray) -> None:
+        """Mark the rows that a batch's ids name, `[K, B]`; −1 names none."""
+        if not len(self._rows):
+            return
+        chosen = ids if self._in_order and len(ids) == len(self._rows) else ids[self._rows]
+        if self._numbers.shape != chosen.shape:
+            self._numbers = np.empty(chosen.shape, np.int64)
+        np.add(chosen, self._starts, out=self._numbers)
+        self._marks[self._numbers.reshape(-1)] = 1
+
+    def bits(self) -> np.ndarray:
+        """Return the marks of all tables, one bit a row, each table from a whole byte on."""
+        packed = [np.packbits(self._marks[start : start + rows]) for start, rows in self._places.values()]
+        return np.concatenate(packed) if packed else np.empty(0, np.uint8)
+
+    def mark(self, bits: Mapping[int, np.ndarray]) -> None:
+        """Mark the rows whose bits are set, given for each table by its index."""
+        for table, (start, rows) in self._places.items():
+            self._marks[start : start + rows] |= np.unpackbits(bits[table], count=rows)
+
+
+class Touched:
+    """The rows touched so far in a run.
+
+    A worker marks the rows of the tables whose first column it holds, and those of replicated tables that its own samples name.
+
+    Args:
+        embedding: the tables of a model, built.
+
+    Attributes:
+        since: the step from which on the rows are counted; 0 unless the run was resumed from a checkpoint that has no marks.
+    """
+
+    def __init__(self, embedding: DistributedEmbedding):
+        placement, self._world = embedding.placement, embedding.world
+        self.tables = {table.name: table.rows for table in placement.tables}
+        self._sharded = [[shard.table for shard in shards if shard.first == 0] for shards in placement.workers]
+        self._replicated = list(placement.replicated)
+        read, own = (ids_of(placement, features) for features in (embedding.view.global_features, embedding.view.local_features))
+        self._global, self._local = (
+            Marks(
+                {table: placement.rows[table] for table in tables},
+                [(table, ids) for ids in some if (table := placement.table_of[ids.feature]) in tables],
+            )
+            for tables, some in ((self._sharded[self._world.rank], read), (self._replicated, own))
+        )
+        self.since = 0
+
+    def add(self, batch: HostBatch) -> None:
+        """Mark the rows of a training batch."""
+        self._global.add(batch.ids)
+        self._local.add(batch.local_ids)
+
+    def bits(self) -> list[np.ndarray]:
+        """Return the marks of every table, in their order, as bits; on the first worker only, else nothing. Every worker calls this."""
+        received = self._world.gather_to_first(np.concatenate([self._global.bits(), self._local.bits()]), "touched")
+        if not self._world.first:
+            return []
+        found: dict[int, np.ndarray] = {}
+        rows, start = list(self.tables.values()), 0
+        for sharded in self._sharded:
+            for table in (*sharded, *self._replicated):
+                stop = start + -(-rows[table] // 8)
+                found[table] = found[table] | received[start:stop] if table in found else received[start:stop]
+                start = stop
+        return [found[table] for table in range(len(rows))]
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of each table's rows that were touched, by the table's name; on the first worker only. Every worker calls this."""
+        return {name: int(np.unpackbits(bits).sum()) / rows for (name, rows), bits in zip(self.tables.items(), self.bits(), strict=False)}
+
+    def described(self) -> dict[str, Any]:
+        """Return the entry of the manifest of a checkpoint that holds the marks in `TOUCHED_FILE`."""
+        return {NAME: {"since": self.since, "tables": self.tables}}
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Mark the rows that a checkpoint's run had touched; where it does not hold them, count from its step on.
+
+        Raises:
+            CheckpointError: the marks are damaged, or of other tables.
+        """
+        saved = checkpoint.manifest.get(NAME)
+        if not isinstance(saved, Mapping) or TOUCHED_FILE not in checkpoint.manifest["files"]:
+            self.since = checkpoint.step
+            return
+        content = np.frombuffer(checkpoint.content(TOUCHED_FILE), np.uint8)
+        if saved.get("tables") != self.tables or len(content) != sum(-(-rows // 8) for rows in self.tables.values()):
+            raise CheckpointError(f"{checkpoint.folder}/{TOUCHED_FILE}: holds the rows touched of other tables than the model's")
+        found, start = {}, 0
+        for table, rows in enumerate(self.tables.values()):
+            found[table] = content[start : start + -(-rows // 8)]
+            start += len(found[table])
+        self.since = int(saved.get("since") or 0)
+        self._global.mark(found)
+        self._local.mark(found)
