@@ -76,20 +76,21 @@ def main(options: PreprocOptions, report: Report) -> None:
 
 def _measure(options: PreprocOptions, report: Report, kind: str, methods: list[str], files: tuple[Path, ...], rows: int) -> None:
     seconds: dict[str, list[float]] = {name: [] for name in methods}
-    peaks: dict[str, float] = {}
+    peaks: dict[str, list[float]] = {}
     for _ in range(options.num_rounds):
         for name in methods:
             work = files[0].with_name("out")
             done = last_answer(MODULE, method=name, kind=kind, files=list(map(str, files)), folder=str(work), threshold=options.frequency_threshold)
             shutil.rmtree(work)
             seconds[name].append(done["seconds"])
-            peaks[name] = max(peaks.get(name, 0.0), done["peak_mib"])
+            peaks.setdefault(name, []).append(done["peak_mib"])
     own = methods[0]
-    lines = [(name, rows / median(seconds, name), speedup(seconds, own, name), peaks[name], spread(seconds, name)) for name in methods]
+    lines = [(name, rows / median(seconds, name), speedup(seconds, own, name), max(peaks[name]), spread(seconds, name)) for name in methods]
     megabytes = sum(path.stat().st_size for path in files) / 1e6
     report.table(f"{kind}, {rows:,} rows, {megabytes:,.0f} MB", ("", "rows/s", f"time of {own}", "peak MiB", "spread"), lines)
     rates = {name: rows / median(seconds, name) for name in methods}
-    report.figures[kind] = {"rows": rows, "seconds": seconds, "rows_per_s": rates, "peak_mib": peaks}
+    most = {name: max(some) for name, some in peaks.items()}
+    report.figures[kind] = {"rows": rows, "seconds": seconds, "rows_per_s": rates, "peak_mib": most, "rounds": {"peak_mib": peaks}}
 
 
 def _present(module: str) -> bool:

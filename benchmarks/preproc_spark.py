@@ -80,16 +80,17 @@ def _measure(options: SparkOptions, report: Report, kind: str) -> None:
         report.say(f"writing {kind} files of {options.rows:,} rows, and more, to {folder}")
         flags, num_rows = _written(options, kind, folder)
         seconds: dict[str, list[float]] = {}
-        peaks: dict[str, float] = {}
+        peaks: dict[str, list[float]] = {}
         for _ in range(options.num_rounds):
             for name, workers in [(POLARS, 0), (f"local[{options.cores}]", 0), *((f"{size} workers", size) for size in sizes)]:
                 done = _turn(name, workers, kind, flags, folder)
                 seconds.setdefault(name, []).append(done["seconds"])
-                peaks[name] = max(peaks.get(name, 0.0), done["peak_mib"])
+                peaks.setdefault(name, []).append(done["peak_mib"])
     rates = {name: num_rows / median(seconds, name) for name in seconds}
-    lines = [(name, rate, _REAL[kind] / rate / 3600, peaks[name], spread(seconds, name)) for name, rate in rates.items()]
+    lines = [(name, rate, _REAL[kind] / rate / 3600, max(peaks[name]), spread(seconds, name)) for name, rate in rates.items()]
     report.table(f"{kind}, {num_rows:,} rows", ("", "rows/s", f"hours for {_REAL[kind] // 10**6} million", "driver's peak MiB", "spread"), lines)
-    report.figures[kind] = {"rows": num_rows, "seconds": seconds, "rows_per_s": rates, "peak_mib": peaks}
+    most = {name: max(some) for name, some in peaks.items()}
+    report.figures[kind] = {"rows": num_rows, "seconds": seconds, "rows_per_s": rates, "peak_mib": most, "rounds": {"peak_mib": peaks}}
 
 
 def _written(options: SparkOptions, kind: str, folder: Path) -> tuple[list[str], int]:

@@ -1,14 +1,18 @@
 """Reports of benchmarks: tables for people, JSON for programs, and a description of the machine."""
 
 import dataclasses
+import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "polars")
 
 
 class Report:
@@ -23,6 +27,8 @@ class Report:
             "command": " ".join(sys.orig_argv[1:]),
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "machine": {"processor": _processor(), "processors": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0]},
+            "software": {"python": platform.python_version(), **{name: version for name in _PACKAGES if (version := _version(name))}},
+            "commit": _commit(),
             "options": dataclasses.asdict(options),
         }
         machine = self.figures["machine"]
@@ -65,3 +71,21 @@ def _processor() -> str:
     except OSError:
         lines = []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Return the first digits of the commit, with "+" if tracked files differ from it; None outside a Git repository."""
+    root, answers = Path(__file__).resolve().parents[1], []
+    for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no")):
+        try:
+            answers.append(subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout.strip())
+        except (OSError, subprocess.CalledProcessError):
+            return None
+    return answers[0] + ("+" if answers[1] else "")

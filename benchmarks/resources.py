@@ -81,10 +81,11 @@ def measure(options: ResourcesOptions) -> dict[int, list[dict[str, float]]]:
 
 def main(options: ResourcesOptions, report: Report) -> None:
     """Measure and report."""
-    report.figures["by_step"] = []
+    report.figures |= {"by_step": [], "rounds": []}
     for number in range(options.num_rounds):
         found = measure(options)
         report.figures["by_step"].append(found)
+        report.figures["rounds"].append({f"worker {i}, last memory_mib": worker["MiB"] for i, worker in enumerate(found[max(found)])})
         for kind in ("MiB", "descriptors", "threads"):
             rows = [(f"step {step}", *(worker[kind] for worker in workers)) for step, workers in found.items()]
             report.table(f"run {number + 1}: {kind}, by worker", ["", *(f"worker {i}" for i in range(options.workers))], rows)

@@ -11,7 +11,8 @@ import numpy as np
 from dataloading.batches import Split
 from dataloading.feature_spec import FeatureSpec, smallest_dtype
 from utils.config.config import Config
-from utils.config.options import INFERENCE, PREDICT, TRAIN, DataConfig
+from utils.config.data import DataConfig
+from utils.config.options import INFERENCE, PREDICT, TRAIN
 from utils.memory import available_bytes, check_fits
 
 # Bytes per scored row. Without groups: logit and label as received, the concatenated logits, and the logits again in row order. With groups: logit

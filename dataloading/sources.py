@@ -20,7 +20,8 @@ from dataloading.tfrecord.batch_folders import batch_spec
 from dataloading.tfrecord.batch_split import BatchRecordSplit
 from dataloading.tfrecord.spec import pattern_spec, tfrecord_spec
 from dataloading.tfrecord.split import TfRecordSplit
-from utils.config.options import DataConfig, TrainingConfig
+from utils.config.data import DataConfig
+from utils.config.options import TrainingConfig
 from utils.config.per_feature import FeatureConfig
 from utils.config.ranking import RankingConfig
 

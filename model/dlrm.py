@@ -20,13 +20,17 @@ class DLRM(ShardedModel):
     numerical `[b, M]` -> bottom MLP `[b, W]`; ids `[K_r, B]` -> embedding `[b, F, D]`, or `[b, C]` where tables differ in width; interaction of both;
     top MLP -> logits `[b]`. The dot interaction requires W = D. Without numerical features (M = 0) there is no bottom MLP.
 
+    With `parallel` cross layers both the cross layers and the top MLP read the concatenation, and the top MLP's last layer reads the outputs of both
+    (DCN V2, figure 1b).
+
     The parts are objects, so each can be replaced. `dense` is everything after the lookup: the part that is data parallel and that XLA compiles.
     """
 
     command = "dlrm.py"
 
-    def __init__(self, embedding: DistributedEmbedding, bottom_mlp: Mlp | None, interaction: Interaction, top_mlp: Mlp):
+    def __init__(self, embedding: DistributedEmbedding, bottom_mlp: Mlp | None, interaction: Interaction, top_mlp: Mlp, parallel: bool = False):
         super().__init__(name="dlrm")
+        self._parallel = parallel
         self.embedding, self.bottom_mlp, self.interaction, self.top_mlp = embedding, bottom_mlp, interaction, top_mlp
 
     def build_weights(self, num_numerical: int) -> None:
@@ -41,7 +45,8 @@ class DLRM(ShardedModel):
         with keras.name_scope(self.interaction.name):
             self.interaction.build_weights(*shapes)
         with keras.name_scope("top_mlp"):
-            self.top_mlp.build(self.interaction.compute_output_shape(*shapes))
+            joined = self.interaction.compute_output_shape(*shapes)
+            self.top_mlp.build(joined, joined[1] if self._parallel else 0)
         self.built = True
 
     def dense(
@@ -54,8 +59,13 @@ class DLRM(ShardedModel):
         if self.bottom_mlp is not None:
             first = len(self.bottom_mlp.stack)
             bottom = self.bottom_mlp.forward(tf.cast(numerical, dtype), weights[:first], slices, drop)
-        joined = self.interaction.forward(bottom, tf.cast(embeddings, dtype), weights[first:last], slices)
-        logits = self.top_mlp.forward(joined, weights[last:], slices, drop)
+        embeddings, crossed = tf.cast(embeddings, dtype), None
+        if self._parallel:
+            joined = Concatenation.call(self.interaction, bottom, embeddings)
+            crossed = self.interaction.crossed(joined, weights[first:last], slices)
+        else:
+            joined = self.interaction.forward(bottom, embeddings, weights[first:last], slices)
+        logits = self.top_mlp.forward(joined, weights[last:], slices, drop, crossed)
         return tf.cast(tf.squeeze(logits, axis=1), tf.float32)
 
     @property

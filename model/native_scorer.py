@@ -56,7 +56,7 @@ class DenseLayer:
 
 @dataclass(frozen=True)
 class DenseLayers:
-    """All layers of a model; a cross layer is V followed by U."""
+    """All layers of a model; a cross layer is V followed by U or, of full rank, W."""
 
     bottom: Sequence[DenseLayer]
     cross: Sequence[DenseLayer]
@@ -86,7 +86,10 @@ class _Layer(ctypes.Structure):
 
 
 class _Shape(ctypes.Structure):
-    _fields_ = (("numerical", ctypes.c_int64), *((name, ctypes.c_int32) for name in ("features", "bottom", "cross", "top", "interaction")))
+    _fields_ = (
+        ("numerical", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("features", "bottom", "cross", "top", "interaction", "full_rank", "parallel")),
+    )
 
 
 class NativeScorer:
@@ -117,7 +120,8 @@ class NativeScorer:
         described, self._kept = _features(features)
         stacked, weights = _layers(layers)
         kind = {DOT: 0, CROSS: 2}.get(interaction.kind, 1)
-        shape = _Shape(num_numerical, len(features), len(layers.bottom), len(layers.cross), len(layers.top), kind)
+        counts = len(features), len(layers.bottom), len(layers.cross), len(layers.top)
+        shape = _Shape(num_numerical, *counts, kind, interaction.projection == 0, interaction.parallel)
         self.handle = library.dlrm_scorer_new(ctypes.byref(shape), described, stacked, threads or len(os.sched_getaffinity(0)))
         del weights  # the library has copied them; until here they had to stay alive
         if not self.handle:
@@ -181,13 +185,14 @@ def dense_layers(read: Callable[[str], np.ndarray], config: ModelConfig, num_num
     def mlp(name: str, count: int, last_relu: bool) -> list[DenseLayer]:
         return [DenseLayer(read(f"{name}/{i}/kernel"), read(f"{name}/{i}/bias"), last_relu or i < count - 1) for i in range(count)]
 
-    crosses = range(interaction_shape(config).layers)
-    pairs = [
-        (DenseLayer(read(f"cross/{i}/v/kernel"), None, False), DenseLayer(read(f"cross/{i}/u/kernel"), read(f"cross/{i}/u/bias"), False))
-        for i in crosses
-    ]
+    shape, crosses = interaction_shape(config), []
+    for i in range(shape.layers):
+        if shape.projection:
+            crosses.append(DenseLayer(read(f"cross/{i}/v/kernel"), None, False))
+        part = "u" if shape.projection else "w"
+        crosses.append(DenseLayer(read(f"cross/{i}/{part}/kernel"), read(f"cross/{i}/{part}/bias"), False))
     bottom = mlp("bottom_mlp", len(config.bottom_mlp_dims), True) if num_numerical else []
-    return DenseLayers(bottom, [layer for pair in pairs for layer in pair], mlp("top_mlp", len(config.top_mlp_dims), False))
+    return DenseLayers(bottom, crosses, mlp("top_mlp", len(config.top_mlp_dims), False))
 
 
 def native_scorer_library() -> ctypes.CDLL | None:

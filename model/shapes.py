@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from utils.config.options import CROSS, DOT, ModelConfig
+from utils.config.options import CROSS, DOT, PARALLEL, ModelConfig
 
 
 def pair_count(num_vectors: int) -> int:
@@ -13,11 +13,15 @@ def pair_count(num_vectors: int) -> int:
 
 
 class InteractionShape(NamedTuple):
-    """The interaction of the bottom MLP's output and the embeddings: "dot", "cat", or "cross" with `layers` layers of rank `projection`."""
+    """The interaction of the bottom MLP's output and the embeddings: "dot", "cat", or "cross" with `layers` layers of rank `projection`.
+
+    A `projection` of 0 means full rank. The last layer of the top MLP reads the output of `parallel` cross layers beside its hidden layers' output.
+    """
 
     kind: str = DOT
     layers: int = 0
     projection: int = 0
+    parallel: bool = False
 
     def width(self, bottom: int, widths: Sequence[int]) -> int:
         """Return the width of the top MLP's input; `bottom`: width of the bottom MLP's output (0 without one), `widths`: D_f of the features."""
@@ -25,7 +29,9 @@ class InteractionShape(NamedTuple):
 
     def products(self, width: int) -> list[tuple[int, int]]:
         """Return (in, out) of the interaction's products with weights, for inputs of this width; the first of each pair has no bias."""
-        return [(width, self.projection), (self.projection, width)] * self.layers if self.kind == CROSS else []
+        if self.kind != CROSS:
+            return []
+        return ([(width, self.projection), (self.projection, width)] if self.projection else [(width, width)]) * self.layers
 
 
 DOTS = InteractionShape()
@@ -34,7 +40,8 @@ DOTS = InteractionShape()
 def interaction_shape(config: ModelConfig) -> InteractionShape:
     """Return the interaction shape of a model's options."""
     crosses = config.interaction == CROSS
-    return InteractionShape(config.interaction, config.num_cross_layers * crosses, config.cross_layer_projection_dim * crosses)
+    parallel = crosses and config.structure == PARALLEL
+    return InteractionShape(config.interaction, config.num_cross_layers * crosses, config.cross_layer_projection_dim * crosses, parallel)
 
 
 def layer_shapes(
@@ -50,8 +57,11 @@ def layer_shapes(
     """
     bottom = bottom if num_numerical else ()
     width = interaction.width(bottom[-1] if bottom else 0, widths)
-    pairs = [list(itertools.pairwise(stack)) for stack in ((num_numerical, *bottom), (width, *top))]
-    return [*pairs[0], *interaction.products(width), *pairs[1]]
+    of_bottom, of_top = (list(itertools.pairwise(stack)) for stack in ((num_numerical, *bottom), (width, *top)))
+    if interaction.parallel:
+        hidden, outputs = of_top[-1]
+        of_top[-1] = (width + hidden, outputs)
+    return [*of_bottom, *interaction.products(width), *of_top]
 
 
 def dense_elements(num_numerical: int, bottom: Sequence[int], top: Sequence[int], widths: Sequence[int], interaction: InteractionShape = DOTS) -> int:

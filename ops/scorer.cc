@@ -120,10 +120,11 @@ struct Scorer::Buffers {
         bottom(dot ? samples : 0, dot ? scorer.features_[0].table.width : 0, false),
         vectors(dot ? samples : 0, scorer.embedded_, false),
         joined(samples, scorer.joined_, !dot),
+        beside(scorer.shape_.parallel ? samples : 0, scorer.shape_.parallel ? scorer.top_.back().inputs() : 0, true),
         crossed{Rows(scorer.cross_.empty() ? 0 : samples, scorer.joined_, true), Rows(scorer.cross_.empty() ? 0 : samples, scorer.joined_, true)} {}
 
   bool dot;
-  Rows hidden[2], bottom, vectors, joined, crossed[2];
+  Rows hidden[2], bottom, vectors, joined, beside, crossed[2];
 };
 
 Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers, int threads)
@@ -204,27 +205,33 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
   const float* x = numerical;
   int64_t stride = shape_.numerical;
   int turn = 0;
-  // Applies some layers; the last one writes to `to`.
-  const auto through = [&](const std::vector<PackedLayer>& layers, float* to, int64_t to_stride) {
-    for (size_t i = 0; i < layers.size(); ++i) {
+  // Applies the first `count` layers; the last of them writes to `to`.
+  const auto through = [&](const std::vector<PackedLayer>& layers, size_t count, float* to, int64_t to_stride) {
+    for (size_t i = 0; i < count; ++i) {
       const Rows& hidden = buffers->hidden[turn ^= 1];
-      const bool last = i + 1 == layers.size();
+      const bool last = i + 1 == count;
       layers[i].Apply(x, stride, samples, last ? to : hidden.data(), last ? to_stride : hidden.stride());
       x = hidden.data(), stride = hidden.stride();
     }
   };
   if (buffers->dot) {
-    through(bottom_, buffers->bottom.data(), buffers->bottom.stride());
+    through(bottom_, bottom_.size(), buffers->bottom.data(), buffers->bottom.stride());
     const int vectors = static_cast<int>(features_.size()) + (bottom_.empty() ? 0 : 1), width = static_cast<int>(features_[0].table.width);
     Interact<float>({samples, vectors, width}, buffers->bottom.data(), buffers->vectors.data(), joined.data(), false, kCallingThread);
     x = joined.data() + (bottom_.empty() ? width : 0), stride = joined.stride();
   } else {
-    through(bottom_, joined.data(), joined.stride());
+    through(bottom_, bottom_.size(), joined.data(), joined.stride());
     x = joined.data(), stride = joined.stride();
-    for (size_t i = 0; i < cross_.size(); i += 2) {
-      const Rows &to = buffers->crossed[i / 2 % 2], &hidden = buffers->hidden[0];
-      cross_[i].Apply(x, stride, samples, hidden.data(), hidden.stride());
-      cross_[i + 1].Apply(hidden.data(), hidden.stride(), samples, to.data(), to.stride());
+    const size_t products = shape_.full_rank ? 1 : 2;
+    for (size_t i = 0; i < cross_.size(); i += products) {
+      const bool ends_beside = shape_.parallel && i + products == cross_.size();
+      const Rows &to = ends_beside ? buffers->beside : buffers->crossed[i / products % 2], &hidden = buffers->hidden[0];
+      if (shape_.full_rank) {
+        cross_[i].Apply(x, stride, samples, to.data(), to.stride());
+      } else {
+        cross_[i].Apply(x, stride, samples, hidden.data(), hidden.stride());
+        cross_[i + 1].Apply(hidden.data(), hidden.stride(), samples, to.data(), to.stride());
+      }
       for (int64_t sample = 0; sample < samples; ++sample) {
         const float *first = joined.data() + sample * joined.stride(), *last = x + sample * stride;
         float* out = to.data() + sample * to.stride();
@@ -234,7 +241,14 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
       x = to.data(), stride = to.stride();
     }
   }
-  through(top_, logits, 1);
+  if (shape_.parallel) {
+    const Rows& beside = buffers->beside;
+    x = joined.data(), stride = joined.stride();
+    through(top_, top_.size() - 1, beside.data() + joined_, beside.stride());
+    top_.back().Apply(beside.data(), beside.stride(), samples, logits, 1);
+    return;
+  }
+  through(top_, top_.size(), logits, 1);
 }
 
 int64_t Scorer::Score(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const {

@@ -37,8 +37,10 @@ enum Interactions : int32_t { kDot, kConcatenation, kCross };
 struct ScorerShape {
   int64_t numerical;           // M; 0 without a bottom MLP
   int32_t features;            // F
-  int32_t bottom, cross, top;  // numbers of layers; a cross layer counts as two, V and U
+  int32_t bottom, cross, top;  // numbers of layers; a cross layer counts as two, V and U, or as one of full rank
   int32_t interaction;
+  int32_t full_rank;  // 1: cross layers of one kernel
+  int32_t parallel;   // 1: the top MLP reads what the cross layers read, and its last layer the output of both, the cross layers' first
 };
 
 class Scorer {

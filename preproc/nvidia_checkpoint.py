@@ -88,7 +88,7 @@ def convert(source: Source, spec: FeatureSpec, folder: Path) -> Converted:
     if layers:
         rank = check_cross(source.dense, layers, inputs, folder)
         shape |= {"interaction": CROSS, "num_cross_layers": layers, "cross_layer_projection_dim": rank}
-        cross = f"{layers} cross layers of rank {rank}, "
+        cross = f"{layers} cross layers of {f'rank {rank}' if rank else 'full rank'}, "
     dense = {f"dense/{name}": weight.values for name, weight in source.dense.items()}
     # The other rows are multiplied by padding, which is 0: they were never trained and can be dropped.
     rows = np.arange(inputs) if layers else top_rows(source.order, widths[0], source.bottom_first)

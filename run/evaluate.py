@@ -9,6 +9,7 @@ from run.scoring import metrics_of
 from run.weights import model_of
 from training.evaluations import ranking_figures
 from training.evaluator import Evaluator
+from utils.metrics.summary import EVALUATION, entry
 
 
 def evaluate(run: Prepared) -> None:
@@ -22,8 +23,10 @@ def evaluate(run: Prepared) -> None:
     seconds = time.perf_counter() - start - (as_published.seconds if as_published else 0)
     figures = {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples, "average_test_throughput": metrics.samples / seconds}
     figures["avg_inference_latency"] = seconds / math.ceil(metrics.samples / run.config.data.valid_batch_size)  # of a batch
+    step, position = (run.checkpoint.step, run.checkpoint.manifest.get("position") or {}) if run.checkpoint else (0, {})
     if as_published:
         as_published.end(metrics)
     elif form:
-        run.log.log((run.checkpoint.manifest["position"]["step"],), published(form, metrics))
+        run.log.log((step,), published(form, metrics))
+    run.log.log(EVALUATION, entry("test", metrics, (position.get("epoch", 0), step), final=True))
     run.log.log((), figures | ranking_figures(metrics) | (published(form, metrics) if form else {}))

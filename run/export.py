@@ -9,6 +9,7 @@ import numpy as np
 
 from model.architectures import architecture_of
 from model.embedding.table import Feature, Table
+from model.shapes import interaction_shape
 from run.devices import physical_gpus
 from run.export_formats import WRITERS, Samples, Source
 from run.inherit import inherit
@@ -221,7 +222,8 @@ def _described(plan: Plan, folder: Path) -> ServedModel:
     checkpoint, config, features, _, _ = plan.source
     dense = {name.removeprefix(_DENSE): checkpoint.read(name) for name in weights_of(checkpoint) if name.startswith(_DENSE)}
     facts = features.numerical, features.numerical_dtype, plan.looked_up, plan.tables, architecture_of(config.model), dense, config.data.out_of_range
-    model = ServedModel(*facts, plan.precision, (config.device.amp_dtype or BFLOAT16) if config.device.amp else FLOAT32, folder)
+    dtype = (config.device.amp_dtype or BFLOAT16) if config.device.amp else FLOAT32
+    model = ServedModel(*facts, plan.precision, dtype, folder, parallel=interaction_shape(config.model).parallel)
     if _own_tables(config.export.formats, plan.precision):
         for table in plan.tables:
             packed.write_table(checkpoint.read_rows(f"tables/{table.name}/weights"), model.files(table), plan.precision)

@@ -18,13 +18,15 @@ from utils.checkpoint.reading import Checkpoint
 from utils.errors import UserError
 from utils.metrics.binary import Metrics
 from utils.metrics.ranking_metric import COUNTS, figure_names
+from utils.metrics.summary import EVALUATION, entry
 
 VALID, TEST = "valid", "test"
 
 
 class Tested(NamedTuple):
-    """Tested weights: the step they were trained to, and their metrics on the split that selects the best weights and on the test split."""
+    """Tested weights: the epoch and step they were trained to, and their metrics on the split that selects the best weights and on the test split."""
 
+    epoch: int
     step: int
     chosen: Metrics | None
     test: Metrics | None
@@ -58,10 +60,14 @@ class FinalTest:
         """Run the tests that are missing; return the figures for the log's last line. Every worker calls this."""
         run, evaluated = self._run, self._evaluations.last
         metrics = evaluated and evaluated.metrics
-        last = Tested(self._position.step, metrics, metrics if run.chosen_by == TEST else self._test())
+        last = Tested(self._position.epoch, self._position.step, metrics, metrics if run.chosen_by == TEST else self._test())
         if not run.config.training.keeps_best or metrics is None:
+            self._log(last, final=True)
             return self._by_name(last)
         best = self._best(last)
+        if best is not last and run.chosen_by != TEST:
+            self._log(last, final=False)
+        self._log(best, final=True)
         of_last = {f"last_{name}": value for name, value in self._by_name(last).items() if name.removeprefix("valid_") not in COUNTS}
         self._tell(best, last)
         form = form_of(run.config)
@@ -76,7 +82,7 @@ class FinalTest:
         if found and found.step == last.step:
             return last
         if found and (run.chosen_by == TEST or TEST not in run.splits):
-            return Tested(found.step, found.metrics, found.metrics if run.chosen_by == TEST else None)
+            return Tested(found.epoch, found.step, found.metrics, found.metrics if run.chosen_by == TEST else None)
         if self._position.best(run.config.ranking) is None:  # the selecting metric is undefined in all evaluations
             return last
         try:
@@ -89,7 +95,8 @@ class FinalTest:
             run.console.warn(f"the best weights are not kept ({where}): the test figures are of the last weights")
             return last
         chosen = found.metrics if found else self._test(run.chosen_by)
-        return Tested(checkpoint.step, chosen, chosen if run.chosen_by == TEST else self._test())
+        epoch = (checkpoint.manifest.get("position") or {}).get("epoch", 0)
+        return Tested(epoch, checkpoint.step, chosen, chosen if run.chosen_by == TEST else self._test())
 
     def _restored(self) -> Checkpoint | None:
         """Restore the best weights into the model and return their checkpoint; None where there is none.
@@ -118,6 +125,12 @@ class FinalTest:
         kept = best_of(Path(path), value, lambda saved: Position.saved_best(saved, ranking)) if path else None
         unchanged = self._run.goes_on and self._run.position.best(ranking) == value
         return kept or (self._before if unchanged else None)
+
+    def _log(self, tested: Tested, final: bool) -> None:
+        """Log the summary of a test; of the split that selects the best weights where there is no test."""
+        split, metrics = (TEST, tested.test) if tested.test else (self._run.chosen_by, tested.chosen)
+        if metrics:
+            self._run.log.log(EVALUATION, entry(split, metrics, (tested.epoch, tested.step), final))
 
     def _by_name(self, tested: Tested) -> Mapping[str, Any]:
         """Return the metrics by their log keys."""

@@ -13,7 +13,7 @@ from model.architectures.architecture import LogForm
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator, Scores
 from utils.config.config import Config
-from utils.config.options import PARQUET
+from utils.config.data import PARQUET
 from utils.distributed import World
 from utils.errors import UserError
 from utils.logging import RunLog
@@ -116,7 +116,10 @@ class FormedLog:
         self.close: Callable[[], None] = log.close
 
     def log(self, step: str | int | Sequence[int], data: Mapping[str, Any]) -> None:
-        """Log data, see `RunLog.log`."""
+        """Log data, see `RunLog.log`. A line whose step is a text is no part of the form."""
+        if isinstance(step, str):
+            self._log.log(step, data)
+            return
         if isinstance(step, tuple) and len(step) == 2:
             evaluated = self._form.plain and not data.keys().isdisjoint(self._form.evaluation)
             step = (step[1],) if evaluated else (1, step[1]) if self._steps is None or _OF_STEP in data else (step[1], self._steps)

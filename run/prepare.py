@@ -26,7 +26,7 @@ from run.formed_log import FormedLog, form_of, write_args
 from run.inherit import changes, inherit
 from run.opening import data_notes, fallback_checkpoint, open_checkpoint, open_splits
 from run.placing import place_tables, storage_of
-from run.profile_folder import check_profile
+from run.profile_folder import check_profile, tensorboard
 from run.restoring import choice_note
 from run.run_line import of_machine, of_placement, run_id, saved_id
 from run.same_transforms import check_transforms
@@ -170,9 +170,14 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         placement = _place(checked)
         resumed = checked.checkpoint if checked.goes_on else None
         path, resumes = checked.config.run.log_path if world.first else "", saved_id(resumed) if resumed else None
-        log = world.together(lambda: RunLog(path, checked.config.flat(), resumes, console.warn, units=_units(checked)), "logged")
+        identity, step = (run_id(resumed) if world.first else None), checked.position.step if resumed else None
+        observers = world.together(lambda: tensorboard(checked.config.run, identity, step, console.say) if world.first else [], "tensorboard")
+        for observer in observers:
+            opened.callback(observer.close)
+        units = _units(checked)
+        log = world.together(lambda: RunLog(path, checked.config.flat(), resumes, console.warn, units=units, observers=observers), "logged")
         opened.callback(log.close)
-        in_log = {"path": log.path and str(log.path), "run": run_id(resumed) if world.first else None}
+        in_log = {"path": log.path and str(log.path), "run": identity}
         if form := form_of(checked.config):
             log = FormedLog(log, form, _published_steps(checked))
         if checked.config.run.args_path and world.first:
@@ -251,7 +256,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     for line in data_notes(config, spec, splits.values()) if world.first else ():
         warn(line)
     goes_on = checkpoint is not None and _continues(config)
-    if "train" in splits and not goes_on and (line := too_large_batch(config, world.size, splits["train"].num_samples)):
+    if config.run.mode == TRAIN and not goes_on and (line := too_large_batch(config, world.size, splits["train"].num_samples)):
         warn(line)
     if goes_on:
         check_continues(checkpoint, training_invariants(config, splits["train"].num_samples, splits["train"].fingerprint()))

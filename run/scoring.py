@@ -11,9 +11,10 @@ from run.prepare import Prepared
 from training.device_batch import TensorBatch, to_device
 from training.evaluator import AfterBatch, Evaluator, SplitScores
 from utils.config.config import Config
-from utils.metrics.binary import Metrics, evaluate
+from utils.metrics.binary import Metrics
 from utils.metrics.ranking import Ranking, rank
 from utils.metrics.ranking_metric import RankingMetric
+from utils.metrics.summary import evaluate_in_full
 
 
 def reader_of(run: Prepared, model: ShardedModel, split: str, batch_size: int, short_last: bool = False) -> BatchReader:
@@ -74,7 +75,7 @@ def metrics_of(run: Prepared, model: ShardedModel, evaluator: Evaluator, split: 
 
 
 def _measured(scores: SplitScores, auc_thresholds: int | None, ranked_by: Sequence[RankingMetric]) -> Metrics:
-    metrics = evaluate(scores.logits, scores.labels, auc_thresholds)
+    metrics = evaluate_in_full(scores.logits, scores.labels, auc_thresholds)
     return replace(metrics, ranking=rank(*scores, ranked_by)) if ranked_by else metrics
 
 

@@ -1,14 +1,17 @@
 """The tables and features of a model, from the configuration and the dataset. Imports no TensorFlow."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dataloading.features import Categorical
 from model.architectures import architecture_of
-from model.embedding.table import MEAN, UNIFORM, ZEROS, Feature, Table
+from model.embedding.table import MEAN, NORMAL, ZEROS, Feature, Table
 from utils.config.config import Config
 from utils.config.options import ModelConfig
 from utils.errors import UserError
+
+_NORMAL_SCALE = 1e-4  # standard deviation of --embedding_initializer normal
 
 
 def with_widths(config: Config, categorical: Sequence[Categorical]) -> Config:
@@ -122,8 +125,13 @@ def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]
 
 
 def _table(config: Config, name: str, rows: int, dim: int, zeros: bool) -> Table:
-    initializer = ZEROS if zeros or config.model.embedding_zeros_initializer else UNIFORM
-    return Table(name, rows, dim, config.optimizer.of_tables, initializer)
+    model, rule = config.model, config.optimizer.of_tables
+    if zeros or model.embedding_zeros_initializer:
+        return Table(name, rows, dim, rule, ZEROS)
+    if model.embedding_initializer is None:
+        return Table(name, rows, dim, rule)
+    scale = model.embedding_initializer_scale or (_NORMAL_SCALE if model.embedding_initializer == NORMAL else 1 / math.sqrt(rows))
+    return Table(name, rows, dim, rule, model.embedding_initializer, scale=scale)
 
 
 def tables_of(config: Config, names: Sequence[str], rows: Sequence[int]) -> tuple[Table, ...]:

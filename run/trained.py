@@ -1,9 +1,9 @@
 """A trained model loaded from a checkpoint, for Python: `dlrm.load`."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from model.embedding.table import Feature, Table
 from model.native_scorer import NativeScorer
 from run.array_scorer import ArrayScorer, RawScorer
 from run.inherit import inherit
-from run.native_engine import FEW, stored_scorer
+from run.native_engine import FEW, computes_alike, stored_scorer
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
 from run.restoring import choice_note, restoring
 from run.sample_columns import arrays, given_columns
@@ -24,13 +24,18 @@ from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.mapped import MappedArray
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import PARTS, Config
+from utils.config.data import DataConfig
 from utils.config.device import DeviceConfig
 from utils.config.option import build
-from utils.config.options import LATEST, PREDICT, DataConfig, TrainingConfig
+from utils.config.options import LATEST, PREDICT, TrainingConfig
 from utils.config.run import RunConfig
 from utils.forks import POLARS, TENSORFLOW, RenewedLock, check_threads
 from utils.metrics.binary import sigmoid
 from utils.paths import check_utf8
+
+if TYPE_CHECKING:
+    from run.explain_rows import Explanation
+    from run.explain_units import Inputs
 
 
 class TrainedModel:
@@ -51,9 +56,8 @@ class TrainedModel:
         self.hotness = {name: self.features.hotness(name) for name in self.categorical}
         self.checkpoint, self.step = checkpoint.folder, checkpoint.step
         self._config, self._manifest = config, checkpoint.manifest
-        self._batch_size = config.data.valid_batch_size
         self._opened, self._raw, self._lock = checkpoint, None, RenewedLock()
-        self._tables, self._tensorflow = None, None
+        self._tables, self._tensorflow, self._in_memory = None, None, None
         self._native = self._map() if mapped or packed.NAME in checkpoint.manifest else None
         if self._native is None:
             self._evaluator()
@@ -70,7 +74,7 @@ class TrainedModel:
         check_threads(TENSORFLOW)
         with self._lock:
             if self._tensorflow is None:
-                self._tensorflow = _evaluator(self._opened, self._config, self.features, self._tables)
+                self._tensorflow = evaluator_of(self._opened, self._config, self.features, self._tables)
         return self._tensorflow
 
     @property
@@ -116,6 +120,27 @@ class TrainedModel:
         raw = self.raw_inputs()
         return self._scored(*raw.encoded(given_columns(samples, raw.columns, "raw_columns")))
 
+    def explain(self, samples: Any, background: Any = None, *, seed: int = 0) -> "Explanation":
+        """Return each feature's contribution to the logit of each sample: the logit less its mean with that feature taken from 64 background rows.
+
+        Args:
+            samples: as in `score`.
+            background: the folder of a dataset with these features, whose training rows are drawn from; or samples. None for the dataset that the
+                model was trained on.
+            seed: seed of the choice of background rows.
+
+        Raises:
+            ValueError: as in `score`, for the samples and for the background; or the background has no row.
+            UserError: the dataset is not there, or does not fit the model.
+        """
+        out_of_range = self._config.data.out_of_range
+        return self._explained(samples, background, seed, lambda given: arrays(given_columns(given, self.columns), self.features, out_of_range))
+
+    def explain_raw(self, samples: Any, background: Any = None, *, seed: int = 0) -> "Explanation":
+        """Return each raw column's contribution, as `explain` does, for samples (and a background of samples) as in `score_raw`."""
+        raw = self.raw_inputs()
+        return self._explained(samples, background, seed, lambda given: raw.encoded(given_columns(given, raw.columns, "raw_columns")))
+
     def over_arrays(self) -> ArrayScorer:
         """Return a scorer of arrays with any number of samples, for a server. Needs a model that was loaded with `mmap=True`."""
         return ArrayScorer(self.features, self._native or self._evaluator(), self._config.data.out_of_range)
@@ -132,6 +157,21 @@ class TrainedModel:
                 self._raw = restoring(lambda: raw_inputs(self._opened, self.features))
         return self._raw
 
+    def _explained(self, samples: Any, background: Any, seed: int, encoded: Callable) -> "Explanation":
+        from run.explain_rows import explained  # imported here: a server has no need of it
+
+        return explained(self._opened, self._config, self._logits, encoded, samples, background, seed)
+
+    def _logits(self, inputs: "Inputs") -> np.ndarray:
+        """Return the logits of few or many samples: by the C++ scorer where it can replace TensorFlow."""
+        if self._native is None and self._in_memory is None and self._tables is None and computes_alike(self._config):
+            from training.native_evaluator import NativeEvaluator
+
+            self._in_memory = NativeEvaluator(self._evaluator().model, self._config.model, len(self.numerical))
+        if native := self._native or self._in_memory:
+            return native.logits_of(*inputs)
+        return _batched(self._evaluator(), self._config, self.features, inputs.numerical, inputs.by_feature(self.features))
+
     def _scored(self, numerical: np.ndarray, ids: Sequence[np.ndarray]) -> np.ndarray:
         """Score as `--mode predict` does: same reader, batches and evaluator. Few samples go to the C++ scorer where tables are mapped."""
         if not len(numerical):
@@ -139,33 +179,39 @@ class TrainedModel:
         if self._native and len(numerical) <= FEW:
             side_by_side = np.concatenate([column.reshape(len(numerical), -1) for column in ids], axis=1)
             return sigmoid(self._native.logits_of(numerical.astype(np.float32), side_by_side))
-        evaluator = self._evaluator()
-        from dataloading.batches import BatchReader
-        from dataloading.memory_split import MemorySplit
-        from run.scoring import pads_short
-        from training.device_batch import to_device
-
-        split = MemorySplit(categorical_of(self.features), self.numerical, numerical, ids, self.features.numerical_dtype)
-        reader = BatchReader(split, self._batch_size, short_last=pads_short(self._config))
-        return sigmoid(evaluator.score(map(to_device, reader.epoch()), split.num_samples).logits)
+        return sigmoid(_batched(self._evaluator(), self._config, self.features, numerical, ids))
 
     def __repr__(self) -> str:
-        arrays = self._manifest["arrays"].items()  # besides weights these hold optimizer slots: optimizer/… and tables/NAME/…
-        parameters = sum(int(np.prod(array["shape"])) for name, array in arrays if name.startswith("dense/") or name.endswith("/weights"))
-        model, position = (self._manifest.get(name) or {} for name in ("model", "position"))
-        saved = {name: position[name] for name in ("last_auc", "best_auc") if position.get(name) is not None}
-        return "\n".join(
-            [
-                f"{model.get('name', 'dlrm')} of {self.checkpoint}, step {self.step:,}: {parameters:,} parameters",
-                f"numerical: {', '.join(self.numerical)}",
-                "tables: " + ", ".join(f"{name} [{rows:,}, {self._dim(name)}]" for name, rows in self.features.tables.items()),
-                "saved with: " + (", ".join(f"{name} {value:.6f}" for name, value in saved.items()) or "no metrics"),
-            ]
-        )
+        return _description(self, self._manifest)
 
-    def _dim(self, table: str) -> int:
-        """Return the number of columns of a table."""
-        return self._manifest["arrays"][f"tables/{table}/weights"]["shape"][1]
+
+def _batched(evaluator: Any, config: Config, features: ModelFeatures, numerical: np.ndarray, ids: Sequence[np.ndarray]) -> np.ndarray:
+    """Return logits as `--mode predict` computes them: in the same batches."""
+    from dataloading.batches import BatchReader
+    from dataloading.memory_split import MemorySplit
+    from run.scoring import pads_short
+    from training.device_batch import to_device
+
+    split = MemorySplit(categorical_of(features), features.numerical, numerical, ids, features.numerical_dtype)
+    reader = BatchReader(split, config.data.valid_batch_size, short_last=pads_short(config))
+    return evaluator.score(map(to_device, reader.epoch()), split.num_samples).logits
+
+
+def _description(model: TrainedModel, manifest: Mapping[str, Any]) -> str:
+    """Return what a model is: its features, tables, parameters, and the metrics that it was saved with."""
+    arrays = manifest["arrays"]  # besides weights these hold optimizer slots: optimizer/… and tables/NAME/…
+    shapes = [array["shape"] for name, array in arrays.items() if name.startswith("dense/") or name.endswith("/weights")]
+    named, position = (manifest.get(name) or {} for name in ("model", "position"))
+    saved = {name: position[name] for name in ("last_auc", "best_auc") if position.get(name) is not None}
+    widths = {name: arrays[f"tables/{name}/weights"]["shape"][1] for name in model.features.tables}
+    return "\n".join(
+        [
+            f"{named.get('name', 'dlrm')} of {model.checkpoint}, step {model.step:,}: {sum(int(np.prod(shape)) for shape in shapes):,} parameters",
+            f"numerical: {', '.join(model.numerical)}",
+            "tables: " + ", ".join(f"{name} [{rows:,}, {widths[name]}]" for name, rows in model.features.tables.items()),
+            "saved with: " + (", ".join(f"{name} {value:.6f}" for name, value in saved.items()) or "no metrics"),
+        ]
+    )
 
 
 def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None, choice: str) -> TrainedModel:
@@ -206,7 +252,7 @@ def _described(config: Config, features: ModelFeatures) -> tuple[tuple[Table, ..
     return tables_and_features(config, categorical_of(features), list(features.categorical.values()), len(features.numerical), zeros=True)
 
 
-def _evaluator(checkpoint: Checkpoint, config: Config, features: ModelFeatures, mapped: Mapping[str, Any] | None):
+def evaluator_of(checkpoint: Checkpoint, config: Config, features: ModelFeatures, mapped: Mapping[str, Any] | None):
     """Build the TensorFlow evaluator and read its weights; with `mapped` tables, by name, only the dense weights."""
     from utils.runtime import prepare_tensorflow
 

@@ -31,6 +31,7 @@ class ServedModel:
         precision: precision of the tables' files.
         compute_dtype: dtype of the matrix products.
         folder: folder of the tables' files, named as in `packed.table_files`.
+        parallel: the cross layers are beside the top MLP.
     """
 
     numerical: tuple[str, ...]
@@ -43,6 +44,7 @@ class ServedModel:
     precision: str
     compute_dtype: str
     folder: Path
+    parallel: bool = False
 
     @property
     def ids(self) -> int:
@@ -87,9 +89,9 @@ class ServedModel:
             found.append((self.dense[f"{part}/{len(found)}/kernel"], self.dense[f"{part}/{len(found)}/bias"]))
         return found
 
-    def crosses(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Return V `[d, r]`, U `[r, d]` and bias `[d]` of each cross layer."""
+    def crosses(self) -> list[tuple[np.ndarray | None, np.ndarray, np.ndarray]]:
+        """Return V `[d, r]`, U `[r, d]` and bias `[d]` of each cross layer; of full rank None, W `[d, d]` and bias."""
         found = []
-        while (name := f"{CROSS}/{len(found)}") + "/v/kernel" in self.dense:
-            found.append(tuple(self.dense[f"{name}/{part}"] for part in ("v/kernel", "u/kernel", "u/bias")))
+        while any((name := f"{CROSS}/{len(found)}/{part}") + "/bias" in self.dense for part in "uw"):
+            found.append((self.dense.get(f"{CROSS}/{len(found)}/v/kernel"), self.dense[f"{name}/kernel"], self.dense[f"{name}/bias"]))
         return found

@@ -28,7 +28,7 @@ class Graph(tf.Module):
         self.tables = [_growing(table.dim, stored, f"tables_{place}") for place, table in enumerate(model.tables)]
         self.scales = [_growing(2, tf.float32, f"scales_{place}") for place, _ in enumerate(model.tables)] if model.precision == INT8 else []
         dtype = tf.as_dtype(model.compute_dtype)
-        self.cross = [[_weight(v, dtype, "v"), *_layer(u, bias, dtype, "u")] for v, u, bias in model.crosses()]
+        self.cross = [[None if v is None else _weight(v, dtype, "v"), *_layer(u, bias, dtype, "u")] for v, u, bias in model.crosses()]
         self.mlps = {
             part: [
                 _layer(*weights, tf.float32 if model.gives_logits(part, place) else dtype, part) for place, weights in enumerate(model.stack(part))
@@ -102,18 +102,21 @@ class _Operations:
     """Operations of an exported graph on the weights of a `Graph`; see `model.architectures.architecture.Operations`."""
 
     def __init__(self, graph: Graph, numerical: tf.Tensor | None, vectors: Sequence[tf.Tensor]):
-        self._graph, self.numerical, self.vectors = graph, numerical, vectors
+        self._graph, self.numerical, self.vectors, self.parallel = graph, numerical, vectors, graph.facts.parallel
         self._dtype = tf.as_dtype(graph.facts.compute_dtype)
 
-    def mlp(self, name: str, inputs: tf.Tensor) -> tf.Tensor:
-        for place, weights in enumerate(self._graph.mlps[name]):
+    def mlp(self, name: str, inputs: tf.Tensor, beside: tf.Tensor | None = None) -> tf.Tensor:
+        layers = self._graph.mlps[name]
+        for place, weights in enumerate(layers):
+            if beside is not None and place == len(layers) - 1:
+                inputs = self.concatenated([beside, inputs])
             inputs = _dense(inputs, *weights, relu=not self._graph.facts.gives_logits(name, place))
         return inputs
 
     def cross(self, inputs: tf.Tensor) -> tf.Tensor:
         last = inputs
         for v, u, bias in self._graph.cross:
-            last = inputs * _dense(tf.matmul(last, v), u, bias, relu=False) + last
+            last = inputs * _dense(last if v is None else tf.matmul(last, v), u, bias, relu=False) + last
         return last
 
     def products(self, vectors: Sequence[tf.Tensor]) -> tf.Tensor:

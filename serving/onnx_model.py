@@ -63,7 +63,7 @@ class _Graph:
     """
 
     def __init__(self, model: ServedModel, folder: Path):
-        self._model, self._folder = model, folder
+        self._model, self._folder, self.parallel = model, folder, model.parallel
         self._nodes: list = []
         self._weights: list = []
 
@@ -131,9 +131,12 @@ class _Graph:
             held = self._add("Cast", self._add("Cast", NUMERICAL, to=TensorProto.FLOAT16), to=TensorProto.FLOAT)
         return self._add("Add", held, self._add("Mul", held, self._constant(np.float32(0))))  # infinity * 0 is NaN
 
-    def mlp(self, name: str, inputs: str) -> str:
+    def mlp(self, name: str, inputs: str, beside: str | None = None) -> str:
         """Add an MLP. This method and the ones up to `summed` implement `Operations`."""
-        for place, (kernel, bias) in enumerate(self._model.stack(name)):
+        layers = self._model.stack(name)
+        for place, (kernel, bias) in enumerate(layers):
+            if beside is not None and place == len(layers) - 1:
+                inputs = self.concatenated([beside, inputs])
             inputs = self._dense(inputs, kernel, bias)
             inputs = inputs if self._model.gives_logits(name, place) else self._add("Relu", inputs)
         return inputs
@@ -141,7 +144,7 @@ class _Graph:
     def cross(self, inputs: str) -> str:
         last = inputs
         for v, u, bias in self._model.crosses():
-            crossed = self._dense(self._add("MatMul", last, self._weight(v)), u, bias)
+            crossed = self._dense(last if v is None else self._add("MatMul", last, self._weight(v)), u, bias)
             last = self._add("Add", self._add("Mul", inputs, crossed), last)
         return last
 

@@ -12,7 +12,7 @@ from training.groups import DenseGroup, Groups, TableGroup
 from training.loss_scale import LossScale
 from training.optimizers.table import RULES, dense_rule, table_rule
 from training.regularisation import Regularisation
-from training.schedule import ConstantSchedule, LearningRateSchedule, Schedule, WideAndDeepSchedule
+from training.schedule import ConstantSchedule, LearningRateSchedule, Plateau, Schedule, WideAndDeepSchedule
 from training.step import Trainer
 from utils.config.config import Config
 from utils.config.learning import OptimizerConfig
@@ -24,7 +24,7 @@ def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epo
     dense, tables = _groups(config, model, steps_per_epoch)
     return Trainer(
         model,
-        Groups(dense, tables if config.model.embedding_trainable else (), scale),
+        Groups(dense, tables if config.model.embedding_trainable else (), scale, plateau_of(config.optimizer)),
         compiled=compiled(config.device.xla),
         gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
         native=native_operations(),
@@ -56,7 +56,9 @@ def _regularisation(config: Config) -> Regularisation:
 
 def build_schedules(options: OptimizerConfig, steps_per_epoch: int = 1, epochs: int = 1) -> tuple[Schedule, Schedule]:
     """Return the learning-rate schedules of the dense weights and of the tables; for Wide & Deep, those of its deep part."""
-    if (warmup := options.deep_warmup_epochs) is not None:
+    if options.reduces_on_plateau:
+        dense = LearningRateSchedule(options.learning_rate, options.warmup_steps, 0, 0, warmup_factor=options.warmup_factor)
+    elif (warmup := options.deep_warmup_epochs) is not None:
         steps = warmup * steps_per_epoch, (warmup + (epochs - warmup) / 2) * steps_per_epoch
         dense = WideAndDeepSchedule(options.learning_rate, *steps)
     else:
@@ -64,3 +66,8 @@ def build_schedules(options: OptimizerConfig, steps_per_epoch: int = 1, epochs: 
         end_factor = options.decay_end_lr / options.learning_rate
         dense = LearningRateSchedule(options.learning_rate, options.warmup_steps, *decay, options.warmup_factor, end_factor)
     return dense, replace(dense, base=options.embedding_learning_rate or options.learning_rate)
+
+
+def plateau_of(options: OptimizerConfig) -> Plateau | None:
+    """Return the reductions of the learning rates by evaluations; None where there are none."""
+    return Plateau(options.plateau_factor, options.plateau_min_lr) if options.reduces_on_plateau else None

@@ -11,6 +11,7 @@ from utils.config.config import Config
 from utils.console import Console
 from utils.logging import RunLog
 from utils.metrics.binary import Metrics
+from utils.metrics.summary import EVALUATION, entry
 
 
 def logged(split: str, metrics: Metrics) -> dict[str, Any]:
@@ -38,6 +39,7 @@ class Evaluated(NamedTuple):
 
     step: int
     metrics: Metrics
+    epoch: int
 
 
 class Evaluations:
@@ -85,7 +87,7 @@ class Evaluations:
         position = self._position
         start = time.perf_counter()
         metrics = self._evaluation.score()
-        self.last = Evaluated(position.step, metrics)
+        self.last = Evaluated(position.step, metrics, position.epoch)
         self._samples += metrics.samples
         self._seconds += time.perf_counter() - start
         if not math.isfinite(metrics.log_loss):  # the training losses so far do not cover the last step's update
@@ -94,15 +96,20 @@ class Evaluations:
                 "--learning_rate or a longer --warmup_steps"
             )
         self._log.log((position.epoch, position.step), self._evaluation.logged(self._split, metrics))
+        self._log.log(EVALUATION, entry(self._split, metrics, (position.epoch, position.step)))
         position.evaluation_due, position.last_auc = False, metrics.auc
         if self._is_point():  # not where only --max_steps ended the run: a longer run has no evaluation there
             position.evals_without_gain += 1
+            position.evals_on_plateau += 1
         best = self._is_best(metrics)
         if metrics.auc is not None and metrics.auc > (position.best_auc or 0.0):
             position.best_auc = metrics.auc
         if best:
             position.evals_without_gain, position.best_epoch = 0, position.epoch + position.batch / self._batches
-            self.best = self.last
+            position.evals_on_plateau, self.best = 0, self.last
+        rates = self._config.optimizer
+        if rates.reduces_on_plateau and position.evals_on_plateau >= rates.plateau_patience:
+            position.rate_reductions, position.evals_on_plateau = position.rate_reductions + 1, 0
         return best
 
     def _is_best(self, metrics: Metrics) -> bool:

@@ -29,10 +29,15 @@ class Evaluator:
     Args:
         model: the model, built.
         xla: the value of `--xla`, see `compilation.compiled`; the model must have been built with the same value.
+
+    Attributes:
+        model: the model.
+        world: its workers.
     """
 
     def __init__(self, model: ShardedModel, xla: bool | str = False):
-        self._model, self.world = model, model.embedding.world
+        self._model = self.model = model
+        self.world = model.embedding.world
         # `partial`: TensorFlow counts a function's traces by its code, and would attribute the traces of several models to one function.
         self._dense = tf.function(partial(self._after_lookup), autograph=False, jit_compile=compiled(xla).dense or None)
         self._logits = tf.function(partial(self._forward), autograph=False)

@@ -42,7 +42,7 @@ class Figures:
     def of_step(self) -> dict[str, Any]:
         """Return the figures of a training line, after the reports of all steps were taken."""
         position, trainer = self._position, self._trainer
-        own = {f"learning_rate/{name}": rate for name, rate in trainer.groups.own_rates(position.step - 1).items()}
+        own = {f"learning_rate/{name}": rate for name, rate in trainer.groups.own_rates(position.step - 1, position.rate_reductions).items()}
         found = {"samples": position.samples, **own, **self.spent.means(self._steps, self._purposes), "memory_gib": resident_gib()}
         self._steps = 0
         if self.norms:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from training.loss_scale import NO_SCALE, LossScale
 from training.optimizers.rule import Rule, Slot
-from training.schedule import Schedule
+from training.schedule import Plateau, Schedule
 
 
 class DenseGroup:
@@ -67,11 +67,21 @@ class Groups(NamedTuple):
     dense: tuple[DenseGroup, ...]
     tables: tuple[TableGroup, ...]  # empty: the tables are frozen
     scale: LossScale = NO_SCALE  # with a loss scale, a step whose gradients overflow is skipped
+    plateau: Plateau | None = None
 
-    def learning_rates(self, step: int) -> tuple[float, ...]:
-        """Return the learning rates in step `step`, from 0, of each dense group, then of each group of tables (a single 0 where they are frozen)."""
-        rates = [group.schedule(step) for group in self.tables] or [0.0]
-        return (*(group.schedule(step) for group in self.dense), *rates)
+    def learning_rates(self, step: int, reductions: int = 0) -> tuple[float, ...]:
+        """Return the learning rates of each dense group, then of each group of tables (a single 0 where they are frozen).
+
+        Args:
+            step: number of the step, from 0.
+            reductions: reductions that evaluations before the step have made, see `Plateau`.
+        """
+        rates = [self._rate(group.schedule, step, reductions) for group in self.tables] or [0.0]
+        return (*(self._rate(group.schedule, step, reductions) for group in self.dense), *rates)
+
+    def _rate(self, schedule: Schedule, step: int, reductions: int) -> float:
+        rate = schedule(step)
+        return rate if self.plateau is None else self.plateau.reduced(rate, reductions)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,9 +89,9 @@ class Groups(NamedTuple):
         kinds = (("dense", self.dense), ("tables", self.tables))
         return tuple(f"{group.name}/{kind}" if group.name else kind for kind, some in kinds for group in some)
 
-    def own_rates(self, step: int) -> dict[str, float]:
-        """Return the learning rates in step `step`, from 0, of the groups that have a name."""
-        return {group.name: group.schedule(step) for group in (*self.dense, *self.tables) if group.name}
+    def own_rates(self, step: int, reductions: int = 0) -> dict[str, float]:
+        """Return the learning rates of the groups that have a name; arguments as in `learning_rates`."""
+        return {group.name: self._rate(group.schedule, step, reductions) for group in (*self.dense, *self.tables) if group.name}
 
     @property
     def num_rates(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from model.architectures import architecture_named
-from model.architectures.architecture import BOTTOM, NUMERICALS, PAIRS
+from model.architectures.architecture import BOTTOM, NUMERICALS, PAIRS, REST
 from model.embedding.table import WIDE, ZEROS, Table, wide_name
 from model.layers.interaction import pair_indices
 from model.shapes import pair_count
@@ -47,7 +47,8 @@ class Growth:
             was, is_now = ("categorical", "numerical") if changed[0] in before.categorical else ("numerical", "categorical")
             raise CheckpointError(f"{checkpoint.folder}: feature {changed[0]} was {was} and is {is_now} in the dataset; expected the same kind")
         model = checkpoint.manifest.get("model")
-        self._architecture = architecture_named(model.get("interaction") if isinstance(model, Mapping) else None)
+        self._model = model if isinstance(model, Mapping) else {}
+        self._architecture = architecture_named(self._model.get("interaction"))
         if now.numerical and not before.numerical:
             lacking = self._architecture.reads_numericals
             raise CheckpointError(f"{checkpoint.folder}: has no numerical features, so no {lacking} to add new ones ({now.numerical[0]}) to")
@@ -86,16 +87,19 @@ class Growth:
             bottom: columns of the bottom MLP's output; 0 without a bottom MLP.
             widths: D_f of the model's features.
         """
-        read = self._architecture.reads(name.removeprefix("dense/"))
+        read = self._architecture.reads(name.removeprefix("dense/"), self._model)
         if read is None:
             return values
-        axis, blocks = read
-        places, count = [], 0
-        for block in blocks:
-            of_block, size = self._block(block, bottom, widths[: len(self._now.categorical)])
-            places += [count + place for place in of_block]
-            count += size
-        return _grown(values, axis, places, count)
+        axes, blocks = read
+        for axis in axes:
+            places, count = [], 0
+            for block in blocks:
+                rest = values.shape[axis] - len(places)
+                of_block, size = (range(rest), rest) if block == REST else self._block(block, bottom, widths[: len(self._now.categorical)])
+                places += [count + place for place in of_block]
+                count += size
+            values = _grown(values, axis, places, count)
+        return values
 
     def _block(self, block: str, bottom: int, widths: Sequence[int]) -> tuple[list[int], int]:
         """Return the new position of each element of an old block, and the size of the new block."""

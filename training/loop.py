@@ -1,7 +1,7 @@
 """The training loop: epochs, evaluations, checkpoints, the log, and the end of training."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from training.device_batch import TensorBatch
@@ -125,7 +125,8 @@ class Training:
         mine = WorkerReport(bool(self._stop.signum), batch.host.out_of_range, save_due, writing)
         self._checkpoints.before_step(batch)
         measured = {"measured": self.single_steps.is_reported(position.step + 1)} if self._figures.norms else {}
-        report = self._trainer.reporting_step(batch, position.step, self._trainer.learning_rates(position.step), mine, **measured)
+        rates = self._trainer.learning_rates(position.step, position.rate_reductions)
+        report = self._trainer.reporting_step(batch, position.step, rates, mine, **measured)
         self._reports.add(position.step, report)
         position.step, position.batch, position.samples = position.step + 1, position.batch + 1, position.samples + samples
         self._checkpoints.after_step()
@@ -141,11 +142,20 @@ class Training:
         if not self.evaluations.is_due():
             return
         self._reports.read()
+        reductions = self.position.rate_reductions
         best = self.evaluations.run()
+        if self.position.rate_reductions > reductions:
+            self._tell_of_rates(reductions)
         self._log.log("TABLES", self._figures.of_tables())
         if best and self._checkpoints.wanted and self._config.training.keeps_best:
             self._save(best=True)
         self._meter.resume()
+
+    def _tell_of_rates(self, reductions: int) -> None:
+        """Print that an evaluation has reduced the learning rates; `reductions`: their number before it."""
+        step = self.position.step
+        before, after = (self._trainer.learning_rates(step, count)[0] for count in (reductions, self.position.rate_reductions))
+        self._console.say(f"no better {self._config.ranking.chosen_by or 'AUC'} at step {step}: learning rate {before:.6g} -> {after:.6g}")
 
     def _save(self, best: bool, wait: bool = False) -> None:
         self._reports.read()
@@ -166,21 +176,25 @@ class Training:
 
     def _report(self, time_left: str) -> None:
         self._reports.read()
-        speed, step, epoch, loss = self._meter.summary(), self.position.step, self.position.epoch, self._reports.mean_loss
-        rates, skipped, out_of_range = self._trainer.learning_rates(step - 1), self.position.skipped_steps, self.position.ids_out_of_range
-        of_tables = f" (tables {rates[-1]:.6g})" if rates[-1] != rates[0] else ""
-        self._console.say_progress(
-            f"epoch {epoch} step {step}/{self._limit}: loss {loss:.6f}, {speed['throughput']:,.0f} samples/s, "
-            f"{speed['mean_step_time_ms']:.1f} ms/step, learning rate {rates[0]:.6g}{of_tables}, "
-            + (f"{out_of_range:,} ids out of range, " if out_of_range else "")
-            + (f"{skipped:,} steps skipped, " if skipped else "")
-            + f"{time_left} left"
-        )
+        position, speed, loss = self.position, self._meter.summary(), self._reports.mean_loss
+        rates = self._trainer.learning_rates(position.step - 1, position.rate_reductions)
+        self._console.say_progress(f"{_progress_line(position, self._limit, speed, rates, loss)}, {time_left} left")
         data = {"loss": loss, "samples_per_s": speed["throughput"], "step_time_ms": speed["mean_step_time_ms"], "learning_rate": rates[0]}
-        data |= {"embedding_learning_rate": rates[-1]} if of_tables else {}
-        self._log.log((epoch, step), data | self._figures.of_step() | self.single_steps.figures(loss))
-        if step % self._config.run.print_freq == 0:  # not where the run ends in between: a longer run has no line there
-            self.position.begin_mean()
+        data |= {"embedding_learning_rate": rates[-1]} if rates[-1] != rates[0] else {}
+        self._log.log((position.epoch, position.step), data | self._figures.of_step() | self.single_steps.figures(loss))
+        if position.step % self._config.run.print_freq == 0:  # not where the run ends in between: a longer run has no line there
+            position.begin_mean()
+
+
+def _progress_line(position: Position, limit: int, speed: Mapping[str, float], rates: Sequence[float], loss: float) -> str:
+    """Return the console's line of a training step, without the time left."""
+    of_tables = f" (tables {rates[-1]:.6g})" if rates[-1] != rates[0] else ""
+    return (
+        f"epoch {position.epoch} step {position.step}/{limit}: loss {loss:.6f}, {speed['throughput']:,.0f} samples/s, "
+        f"{speed['mean_step_time_ms']:.1f} ms/step, learning rate {rates[0]:.6g}{of_tables}"
+        + (f", {position.ids_out_of_range:,} ids out of range" if position.ids_out_of_range else "")
+        + (f", {position.skipped_steps:,} steps skipped" if position.skipped_steps else "")
+    )
 
 
 def _live_figures(loss: float, auc: float | None) -> str:

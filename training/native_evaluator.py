@@ -39,7 +39,11 @@ class NativeEvaluator(Evaluator):
 
     def logits(self, batch: TensorBatch) -> np.ndarray:
         """Return the logits `[b]` of a batch, see `Evaluator.logits`."""
-        return self._scorer.logits_of(batch.inputs.numerical.numpy(), batch.host.ids.T)
+        return self.logits_of(batch.inputs.numerical.numpy(), batch.host.ids.T)
+
+    def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Return the logits `[b]` of plain arrays, see `NativeScorer.logits_of`."""
+        return self._scorer.logits_of(numerical, ids)
 
 
 class _Table:

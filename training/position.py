@@ -23,6 +23,8 @@ class Position:
     last_auc: float | None = None  # AUC of the latest evaluation
     evaluation_due: bool = False  # the evaluation after the last step has not run yet, because a signal came before it
     best_ranking: dict[str, float] = field(default_factory=dict)  # best value of each metric by group that chose the best model, by its key
+    rate_reductions: int = 0  # reductions of the learning rates by --lr_schedule plateau
+    evals_on_plateau: int = 0  # evaluations since the best model or the last reduction
     loss_sum: float = 0.0  # sum of the losses since the log's last line, in the order of the steps, and their number
     loss_count: int = 0
     mean_loss: float | None = None  # mean of the losses since the last line, or where there were none since then, of those before

@@ -6,7 +6,6 @@ from utils.config.run import RunConfig
 from utils.console import Console
 
 STEPS = 10
-FOLDER = "profile"
 
 
 class Profile:
@@ -20,6 +19,7 @@ class Profile:
 
     def __init__(self, options: RunConfig, rank: int, console: Console):
         self._start = options.profiler_start_step
+        self._folder = options.profile_path
         self._mine = rank == options.profiled_rank
         self._console = console
         self._from: int | None = None  # first step of the profile being recorded
@@ -27,7 +27,7 @@ class Profile:
     def before_step(self, step: int) -> None:
         """Start the profile if step number `step` (from 0) is its first."""
         if self._mine and step == self._start:
-            tf.profiler.experimental.start(FOLDER)
+            tf.profiler.experimental.start(self._folder)
             self._from = step
 
     def after_step(self, step: int) -> None:
@@ -39,7 +39,7 @@ class Profile:
         """End the profile if one is being recorded, after `step` steps."""
         if self._from is not None:
             tf.profiler.experimental.stop()
-            self._console.say(f"profile of steps {self._from} to {step - 1} written to ./{FOLDER}")
+            self._console.say(f"profile of steps {self._from} to {step - 1} written to {self._folder}")
             self._from = None
 
     def warn_if_none(self, step: int) -> None:

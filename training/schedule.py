@@ -1,4 +1,4 @@
-"""Learning-rate schedules: linear warm-up, plateau and polynomial decay; the schedule of NVIDIA's Wide & Deep; a constant."""
+"""Learning-rate schedules: linear warm-up, constant and polynomial decay; NVIDIA's Wide & Deep's; a constant; reductions by evaluations."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,3 +63,20 @@ class ConstantSchedule:
     def __call__(self, step: int) -> float:
         """Return the learning rate of step `step`."""
         return self.base
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """Reductions of the learning rate where evaluations do not improve, as in PyTorch's ReduceLROnPlateau.
+
+    Attributes:
+        factor: factor of each reduction.
+        least: learning rate below which none is reduced.
+    """
+
+    factor: float
+    least: float
+
+    def reduced(self, rate: float, reductions: int) -> float:
+        """Return a rate after so many reductions; a rate that a schedule has set below `least` stays."""
+        return max(rate * self.factor**reductions, min(rate, self.least))

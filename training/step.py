@@ -104,9 +104,9 @@ class Trainer:
         message = tf.TensorSpec([self.groups.num_rates + 2 + len(WorkerReport().pack()) + int(self._norms)], tf.float64)
         return self._step.get_concrete_function(specs, message).graph
 
-    def learning_rates(self, step: int) -> tuple[float, ...]:
+    def learning_rates(self, step: int, reductions: int = 0) -> tuple[float, ...]:
         """Return the learning rates of a step, see `Groups.learning_rates`."""
-        return self.groups.learning_rates(step)
+        return self.groups.learning_rates(step, reductions)
 
     def check_copies(self) -> None:
         """Check that replicated weights and slots are still equal on all workers. Raises DivergedError where they differ."""

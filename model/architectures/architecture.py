@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from model.native import NativeOperations
     from model.sharded_model import ShardedModel
 
-# Meanings of the elements along a dense weight's axis: the numerical features, the bottom MLP's output, the columns of the features' vectors, or the
-# dot products of all pairs of vectors.
-NUMERICALS, BOTTOM, VECTORS, PAIRS = "numericals", "bottom", "vectors", "pairs"
+# Meanings of the elements along a dense weight's axis: the numerical features, the bottom MLP's output, the columns of the features' vectors, the dot
+# products of all pairs of vectors, or elements that no feature changes.
+NUMERICALS, BOTTOM, VECTORS, PAIRS, REST = "numericals", "bottom", "vectors", "pairs", "rest"
 T = TypeVar("T")
 
 
@@ -80,13 +80,15 @@ class Operations(Protocol[T]):
     Attributes:
         numerical: `[B, M]` float32, rounded as in the dataset; None where M is 0.
         vectors: the pooled vectors of each feature, `[B, D_f]`.
+        parallel: the model's cross layers are beside the top MLP.
     """
 
     numerical: T | None
     vectors: Sequence[T]
+    parallel: bool
 
-    def mlp(self, name: str, inputs: T) -> T:
-        """Apply the MLP of this name, with a ReLU after every layer except the one that gives logits."""
+    def mlp(self, name: str, inputs: T, beside: T | None = None) -> T:
+        """Apply the MLP of this name, with a ReLU after every layer except the one that gives logits; the last layer reads `beside`, too, first."""
 
     def cross(self, inputs: T) -> T:
         """Apply the cross layers, if the model has any."""
@@ -171,13 +173,14 @@ class Architecture(ABC):
         """Return the interaction for the C++ scorer; None where the scorer does not support the model."""
         return None
 
-    def reads(self, weight: str) -> tuple[int, tuple[str, ...]] | None:
-        """Return the axis of a dense weight that runs over features, and the blocks along it in order; None for other weights.
+    def reads(self, weight: str, model: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+        """Return the axes of a dense weight that run over features, and the blocks along them in order; None for other weights.
 
-        When a model grows, the elements of new features along this axis are zero.
+        When a model grows, the elements of new features along these axes are zero.
 
         Args:
             weight: the name of the weight, `top_mlp/0/kernel` for instance.
+            model: the model's options, as a checkpoint's manifest has them.
         """
         return None
 

@@ -1,11 +1,11 @@
 """The architecture of DLRM with any of its interactions; with cross layers it is DCN V2. Imports no TensorFlow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from model.architectures.architecture import BOTTOM, NUMERICALS, PAIRS, VECTORS, Architecture, Layers, Operations, T
+from model.architectures.architecture import BOTTOM, NUMERICALS, PAIRS, REST, VECTORS, Architecture, Layers, Operations, T
 from model.shapes import InteractionShape, dense_elements, interaction_shape, layer_shapes
-from utils.config.options import CROSS, DOT, ModelConfig
+from utils.config.options import CROSS, DOT, PARALLEL, ModelConfig
 from utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class DlrmArchitecture(Architecture):
             joins = CrossNetwork(config.num_cross_layers, config.cross_layer_projection_dim, seed, policy, native)
         else:
             joins = DotInteraction(policy, native=native) if self.interaction == DOT else Concatenation(policy)
-        return DLRM(embedding, bottom, joins, top)
+        return DLRM(embedding, bottom, joins, top, interaction_shape(config).parallel)
 
     def layer_shapes(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> list[tuple[int, int]]:
         """See `Architecture.layer_shapes`."""
@@ -60,7 +60,10 @@ class DlrmArchitecture(Architecture):
             products = operations.products(parts)
             joined = operations.concatenated([*bottom, products]) if bottom else products
         else:
-            joined = operations.cross(operations.concatenated(parts))
+            joined = operations.concatenated(parts)
+            if operations.parallel:
+                return operations.mlp(TOP_MLP, joined, operations.cross(joined))
+            joined = operations.cross(joined)
         return operations.mlp(TOP_MLP, joined)
 
     def check(self, config: ModelConfig, num_categorical: int, widths: Sequence[int], num_numerical: int) -> None:
@@ -79,12 +82,14 @@ class DlrmArchitecture(Architecture):
         """See `Architecture.native_shape`."""
         return interaction_shape(config)
 
-    def reads(self, weight: str) -> tuple[int, tuple[str, ...]] | None:
+    def reads(self, weight: str, model: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         """See `Architecture.reads`."""
         if weight == f"{BOTTOM_MLP}/0/kernel":
-            return 0, (NUMERICALS,)
+            return (0,), (NUMERICALS,)
         if weight == f"{TOP_MLP}/0/kernel":
-            return 0, (BOTTOM, PAIRS if self.interaction == DOT else VECTORS)
-        if weight.startswith("cross/"):  # V `[d, r]`, U `[r, d]` and bias `[d]`
-            return int(weight.endswith("/u/kernel")), (BOTTOM, VECTORS)
+            return (0,), (BOTTOM, PAIRS if self.interaction == DOT else VECTORS)
+        if model.get("structure") == PARALLEL and weight == f"{TOP_MLP}/{len(model['top_mlp_dims']) - 1}/kernel":
+            return (0,), (BOTTOM, VECTORS, REST)
+        if weight.startswith("cross/"):  # V `[d, r]`, U `[r, d]`, W `[d, d]` and bias `[d]`
+            return {"u/kernel": (1,), "w/kernel": (0, 1)}.get(weight.split("/", 2)[2], (0,)), (BOTTOM, VECTORS)
         return None

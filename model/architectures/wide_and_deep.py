@@ -1,7 +1,7 @@
 """The architecture of Wide & Deep. Imports no TensorFlow."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -85,10 +85,16 @@ class WideAndDeepArchitecture(Architecture):
             wide = wide_name(name)
             if any(wide in (other.name, other.table) for other in features):
                 raise UserError(f"feature {wide}: has the same name as the linear part's table of {name}; rename the feature")
-        deep = tuple(replace(table, initializer=GLOROT_NORMAL) if table.initializer == UNIFORM else table for table in tables)
+        deep = tuple(replace(table, initializer=GLOROT_NORMAL) if table.initializer == UNIFORM and table.scale is None else table for table in tables)
         flat = (
             replace(
-                one, name=wide_name(one.name), dim=1, optimizer="ftrl", group=WIDE, initializer=KERAS_UNIFORM if one.initializer == UNIFORM else ZEROS
+                one,
+                name=wide_name(one.name),
+                dim=1,
+                optimizer="ftrl",
+                group=WIDE,
+                initializer=KERAS_UNIFORM if one.initializer != ZEROS else ZEROS,
+                scale=None,
             )
             for one in tables
         )
@@ -107,8 +113,8 @@ class WideAndDeepArchitecture(Architecture):
             f"trained (--wide_pooling {OF_FEATURE}); a new model sums them, as published"
         )
 
-    def reads(self, weight: str) -> tuple[int, tuple[str, ...]] | None:
+    def reads(self, weight: str, model: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         """See `Architecture.reads`."""
         if weight == f"{WIDE}/0/kernel":
-            return 0, (NUMERICALS,)
-        return (0, (NUMERICALS, VECTORS)) if weight == f"{DEEP}/0/kernel" else None
+            return (0,), (NUMERICALS,)
+        return ((0,), (NUMERICALS, VECTORS)) if weight == f"{DEEP}/0/kernel" else None

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, ZEROS, Table
+from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, NORMAL, ZEROS, Table
 
 _ROWS_AT_ONCE = 2048  # 1 MiB at D = 128: the three passes over it stay in the cache
 _FLOATS_PER_COUNT = 8  # a Philox4x64 counter gives 256 bits, and a float32 takes 32
 _KERAS_BOUND = 0.05  # the bound of Keras's RandomUniform, the default initializer of its Embedding
 _CUT = 0.02275013194817921  # share of a normal distribution below -2 standard deviations
 _CUT_STDDEV = 0.87962566103423978  # standard deviation of a standard normal distribution truncated at 2 standard deviations
-# The central part of the normal distribution's quantile function, as a ratio of polynomials (Acklam 2003).
+# The normal distribution's quantile function as ratios of polynomials (Acklam 2003): its central part, and its tails.
 _ABOVE = (-39.69683028665376, 220.9460984245205, -275.9285104469687, 138.3577518672690, -30.66479806614716, 2.506628277459239)
+_TAIL = 0.02425  # share of the distribution in each tail
+_TAIL_ABOVE = (-0.007784894002430293, -0.3223964580411365, -2.400758277161838, -2.549732539343734, 4.374664141464968, 2.938163982698783)
+_TAIL_BELOW = (0.007784695709041462, 0.3224671290700398, 2.445134137142996, 3.754408661907416, 1.0)
 _BELOW = (-54.47609879822406, 161.5858368580409, -155.6989798598866, 66.80131188771972, -13.28068155288572, 1.0)
 
 
@@ -84,6 +87,35 @@ class GlorotNormalRows(UniformRows):
         drawn *= np.float32(self._stddev)
 
 
+class NormalRows(UniformRows):
+    """Normal rows of mean 0; arguments as in `UniformRows`.
+
+    Each number is the quantile at the number that `UniformRows` draws, which lies on a grid of 2^-24: no number is more than 5.4 deviations from 0.
+
+    Args:
+        stddev: the standard deviation.
+    """
+
+    def __init__(self, seed: int, feature: str, num_rows: int, dim: int, columns: tuple[int, int] | None = None, *, stddev: float):
+        super().__init__(seed, feature, num_rows, dim, columns)
+        self._stddev = stddev
+
+    def _distribute(self, drawn: np.ndarray) -> None:
+        """Transform numbers uniform in [0, 1) to their quantiles of the normal distribution, in place."""
+        middle = 2**-25  # each number stands for the middle of its step of 2^-24, so that neither 0 nor 1 occurs
+        below, above = drawn < np.float32(_TAIL), drawn >= np.float32(1 - _TAIL)
+        tails = [(below, drawn[below].astype(np.float64) + middle, 1), (above, 1 - drawn[above].astype(np.float64) - middle, -1)]
+        drawn -= np.float32(0.5 - middle)
+        square = drawn * drawn
+        numerator, denominator = (_polynomial(coefficients, square) for coefficients in (_ABOVE, _BELOW))
+        drawn *= numerator
+        drawn /= denominator
+        for places, shares, sign in tails:
+            root = np.sqrt(-2 * np.log(shares))
+            drawn[places] = sign * np.polyval(_TAIL_ABOVE, root) / np.polyval(_TAIL_BELOW, root)
+        drawn *= np.float32(self._stddev)
+
+
 def _polynomial(coefficients: Sequence[float], values: np.ndarray) -> np.ndarray:
     total = np.full_like(values, coefficients[0])
     for coefficient in coefficients[1:]:
@@ -124,9 +156,11 @@ class StackedRows:
 
 
 def rows_of(table: Table, seed: int, columns: tuple[int, int]):
-    """Return the filler of columns first to last of a table: uniform in ±1/sqrt(V) or, like Keras's Embedding, in ±0.05; Glorot normal; zeros."""
+    """Return the filler of columns first to last of a table: uniform in ±1/sqrt(V), ±scale or, like Keras's Embedding, ±0.05; normal; zeros."""
     if table.initializer == ZEROS:
         return ConstantRows(0.0)
     if table.initializer == GLOROT_NORMAL:
         return GlorotNormalRows(seed, table.name, table.rows, table.dim, columns)
-    return UniformRows(seed, table.name, table.rows, table.dim, columns, _KERAS_BOUND if table.initializer == KERAS_UNIFORM else None)
+    if table.initializer == NORMAL:
+        return NormalRows(seed, table.name, table.rows, table.dim, columns, stddev=table.scale)
+    return UniformRows(seed, table.name, table.rows, table.dim, columns, _KERAS_BOUND if table.initializer == KERAS_UNIFORM else table.scale)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-UNIFORM, ZEROS, GLOROT_NORMAL, KERAS_UNIFORM = INITIALIZERS = ("uniform", "zeros", "glorot_normal", "keras_uniform")
+UNIFORM, NORMAL, ZEROS, GLOROT_NORMAL, KERAS_UNIFORM = INITIALIZERS = ("uniform", "normal", "zeros", "glorot_normal", "keras_uniform")
 SUM, MEAN = "sum", "mean"
 WIDE = "wide"  # the group of the tables of Wide & Deep's linear part
 
@@ -16,8 +16,9 @@ def wide_name(name: str) -> str:
 class Table:
     """An embedding table `[rows, dim]`.
 
-    `initializer` is "uniform" (in ±1/sqrt(rows)), "zeros", "glorot_normal" or "keras_uniform", see `initializers.rows_of`. `optimizer` is the name of
-    its rule, see `training.optimizers.table`. Tables of one `group` share an optimizer and a learning-rate schedule.
+    `initializer` is "uniform" (in ±1/sqrt(rows), or ±`scale`), "normal" (with `scale` as standard deviation), "zeros", "glorot_normal" or
+    "keras_uniform", see `initializers.rows_of`. `optimizer` is the name of its rule, see `training.optimizers.table`. Tables of one `group` share an
+    optimizer and a learning-rate schedule.
     """
 
     name: str
@@ -26,12 +27,15 @@ class Table:
     optimizer: str = "sgd"
     initializer: str = UNIFORM
     group: str = ""
+    scale: float | None = None
 
     def __post_init__(self):
         if self.rows < 1 or self.dim < 1:
             raise ValueError(f"table {self.name}: expected at least one row and one column, received {self.rows} x {self.dim}")
         if self.initializer not in INITIALIZERS:
             raise ValueError(f"table {self.name}: initializer {self.initializer!r}, expected one of {', '.join(INITIALIZERS)}")
+        if self.initializer == NORMAL and self.scale is None:
+            raise ValueError(f"table {self.name}: initializer {NORMAL} needs a scale, its standard deviation")
 
 
 @dataclass(frozen=True)

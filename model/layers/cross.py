@@ -1,4 +1,4 @@
-"""The interactions on concatenated elements: low-rank cross layers (DCN V2), and plain concatenation."""
+"""The interactions on concatenated elements: cross layers (DCN V2), and plain concatenation."""
 
 import math
 from collections.abc import Sequence
@@ -45,14 +45,15 @@ class Concatenation(keras.layers.Layer):
 
 
 class CrossNetwork(Concatenation):
-    """Low-rank cross layers (DCN V2, Wang et al., arXiv:2008.13535, equation 2).
+    """Cross layers (DCN V2, Wang et al., arXiv:2008.13535, equations 1 and 2).
 
-    With x_0 the output of `Concatenation`: x_{l+1} = x_0 * (U_l (V_l x_l) + b_l) + x_l, V_l `[d, r]`, U_l `[r, d]`, * elementwise. The output is the
-    last x. Kernels are initialised truncated normal with standard deviation 0.05, biases zero.
+    With x_0 the output of `Concatenation`: x_{l+1} = x_0 * (U_l (V_l x_l) + b_l) + x_l, V_l `[d, r]`, U_l `[r, d]`, * elementwise; of full rank
+    x_{l+1} = x_0 * (W_l x_l + b_l) + x_l, W_l `[d, d]`. The output is the last x. Kernels are initialised truncated normal with standard deviation
+    0.05, biases zero.
 
     Args:
         layers: the number of cross layers.
-        projection: r.
+        projection: r; 0 for full rank.
         seed: the seed of the weights, see `layer_seed`.
         dtype: Keras dtype policy.
         native: the C++ operations that add the slices' gradients; None for TensorFlow's own operations.
@@ -62,37 +63,50 @@ class CrossNetwork(Concatenation):
     def __init__(self, layers: int, projection: int, seed: int, dtype: str = "float32", native: NativeOperations | None = None, name: str = "cross"):
         super().__init__(dtype=dtype, name=name)
         self._num_layers, self._projection, self._seed, self._native = layers, projection, seed, native
-        self.stack: list[tuple[keras.layers.Dense, keras.layers.Dense]] = []  # (V, U); they hold variables and dtypes only, `forward` computes
+        # (V, U) or (W,) of each layer; they hold variables and dtypes only, `forward` computes.
+        self.stack: list[tuple[keras.layers.Dense, ...]] = []
+        self._parts = ("v", "u") if projection else ("w",)
 
     def build_weights(self, bottom_shape, embeddings_shape) -> None:
         """Create the weights for inputs of these shapes."""
         width = self.compute_output_shape(bottom_shape, embeddings_shape)[1]
         for i in range(self._num_layers):
-            pair = []
-            for part, inputs, units in (("v", width, self._projection), ("u", self._projection, width)):
+            products = []
+            widths = {"v": (width, self._projection), "u": (self._projection, width), "w": (width, width)}
+            for part in self._parts:
+                inputs, units = widths[part]
                 start = keras.initializers.TruncatedNormal(0.0, 0.05, layer_seed(self._seed, f"{self.name}/{i}/{part}/kernel"))
-                layer = keras.layers.Dense(units, use_bias=part == "u", kernel_initializer=start, dtype=self.dtype_policy, name=f"{part}_{i}")
+                layer = keras.layers.Dense(units, use_bias=part != "v", kernel_initializer=start, dtype=self.dtype_policy, name=f"{part}_{i}")
                 layer.build((None, inputs))
-                pair.append(layer)
-            self.stack.append(tuple(pair))
+                products.append(layer)
+            self.stack.append(tuple(products))
 
     def step_weights(self) -> list[LayerWeights]:
-        """Return the current V and U of every layer."""
-        return [weights_of(layer) for pair in self.stack for layer in pair]
+        """Return the current V and U, or W, of every layer."""
+        return [weights_of(layer) for products in self.stack for layer in products]
 
     def dense_weights(self) -> dict[str, keras.Variable]:
         """Return every weight by name, `cross/0/v/kernel` for instance, in the order of `step_weights`."""
         found = {}
-        for i, (v, u) in enumerate(self.stack):
-            found |= {f"{self.name}/{i}/v/kernel": v.kernel, f"{self.name}/{i}/u/kernel": u.kernel, f"{self.name}/{i}/u/bias": u.bias}
+        for i, products in enumerate(self.stack):
+            for part, layer in zip(self._parts, products, strict=True):
+                found[f"{self.name}/{i}/{part}/kernel"] = layer.kernel
+                if layer.bias is not None:
+                    found[f"{self.name}/{i}/{part}/bias"] = layer.bias
         return found
 
     def forward(self, bottom: tf.Tensor | None, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
         """Compute `call` with the given weights; `slices` as in `mlp.dense`."""
-        first = last = super().call(bottom, embeddings)
-        for v, u in zip(weights[::2], weights[1::2], strict=True):
-            projected = dense(tf.cast(last, v.kernel.dtype), v, False, self._native, slices)
-            last = first * dense(projected, u, False, self._native, slices) + last
+        return self.crossed(super().call(bottom, embeddings), weights, slices)
+
+    def crossed(self, first: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
+        """Apply the cross layers to the concatenation `[b, d]`, with the given weights; `slices` as in `mlp.dense`."""
+        last, count = first, len(self._parts)
+        for i in range(0, len(weights), count):
+            products = tf.cast(last, weights[i].kernel.dtype)
+            for layer in weights[i : i + count]:
+                products = dense(products, layer, False, self._native, slices)
+            last = first * products + last
         return last
 
     def call(self, bottom, embeddings):

@@ -188,9 +188,11 @@ class Mlp(keras.layers.Layer):
                 )
             )
 
-    def build(self, input_shape):
-        """Create the weights for inputs `[b, in]`."""
+    def build(self, input_shape, beside: int = 0):
+        """Create the weights for inputs `[b, in]`; the last layer also reads `beside` columns that precede the hidden layers' output."""
         for layer in self.stack:
+            if layer is self.stack[-1]:
+                input_shape = (*input_shape[:-1], beside + input_shape[-1])
             layer.build(input_shape)
             input_shape = layer.compute_output_shape(input_shape)
 
@@ -206,9 +208,26 @@ class Mlp(keras.layers.Layer):
         """Return every weight by name, `bottom_mlp/0/kernel` for instance, in the order of `step_weights`."""
         return {f"{self.name}/{i}/{kind}": getattr(layer, kind) for i, layer in enumerate(self.stack) for kind in ("kernel", "bias")}
 
-    def forward(self, inputs: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None) -> tf.Tensor:
-        """Compute `[b, in] -> [b, units[-1]]` with the given weights; `slices` as in `dense`; `drop` applies to each hidden layer's outputs."""
+    def forward(
+        self,
+        inputs: tf.Tensor,
+        weights: Sequence[LayerWeights],
+        slices: int | None = None,
+        drop: Drop | None = None,
+        beside: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Compute `[b, in] -> [b, units[-1]]` with the given weights.
+
+        Args:
+            inputs: `[b, in]`.
+            weights: the layers' weights.
+            slices: as in `dense`.
+            drop: the dropout of each hidden layer's outputs.
+            beside: columns `[b, w]` that the last layer reads before the hidden layers' output, as `build` was told.
+        """
         for i, (layer, values) in enumerate(zip(self.stack, weights, strict=True)):
+            if beside is not None and layer is self.stack[-1]:
+                inputs = tf.concat([beside, tf.cast(inputs, beside.dtype)], axis=1)
             dropped, name = drop is not None and i < len(self.stack) - 1, f"{self.name}/{i}"
             mask = drop.mask(name) if dropped and self._native is not None else None
             inputs = dense(tf.cast(inputs, values.kernel.dtype), values, layer.activation is keras.activations.relu, self._native, slices, mask)

@@ -13,13 +13,19 @@ from utils.errors import UserError
 
 
 def check_cross(dense: Mapping[str, Weight], layers: int, width: int, folder: Path) -> int:
-    """Check kernels `[width, r]` and `[r, width]` and biases `[width]` of cross layers; return r, which is the same for all."""
+    """Check the kernels and biases of cross layers; return r, which is the same for all.
+
+    The kernels are `[width, r]` and `[r, width]` or, of full rank (r is 0), one `[width, width]`; the bias is `[width]`.
+    """
     first = dense.get("cross/0/v/kernel")
     rank = first.values.shape[-1] if first and first.values.ndim else 0
+    full = "cross/0/w/kernel" in dense
+    expected = {"w/kernel": [width, width], "w/bias": [width]} if full else {"v/kernel": [width, rank], "u/kernel": [rank, width], "u/bias": [width]}
     for i in range(layers):
-        if full := dense.get(f"cross/{i}/w/kernel"):
-            raise UserError(f"{full.place}: a cross layer of full rank; expected two kernels, with --cross_layer_projection_dim columns and rows")
-        for name, shape in {"v/kernel": [width, rank], "u/kernel": [rank, width], "u/bias": [width]}.items():
+        other = f"cross/{i}/{'v' if full else 'w'}/kernel"
+        if other in dense:
+            raise UserError(f"{dense[other].place}: cross layers of full rank beside others of low rank; expected one kind")
+        for name, shape in expected.items():
             if (weight := dense.get(f"cross/{i}/{name}")) is None:
                 raise UserError(f"{folder}: cross layer {i} lacks one of its kernels or its bias; expected a checkpoint of NVIDIA's DCNv2")
             if weight.values.dtype != np.float32:
@@ -27,7 +33,7 @@ def check_cross(dense: Mapping[str, Weight], layers: int, width: int, folder: Pa
             if list(weight.values.shape) != shape:
                 widths = f"{width} is the bottom MLP's output and all embeddings side by side"
                 raise UserError(f"{weight.place}: shape {list(weight.values.shape)}, expected {shape}; {widths}")
-    return rank
+    return 0 if full else rank
 
 
 def padded(inputs: int) -> int:

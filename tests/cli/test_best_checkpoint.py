@@ -20,7 +20,7 @@ WORSENS = (*TRAIN, "--epochs", "6", "--learning_rate", "0.1", "--evals_per_epoch
 
 
 def evaluations(result, key="auc"):
-    return [line["data"][key] for line in result.log if line.get("step") and key in line.get("data", {})]
+    return [line["data"][key] for line in result.log if isinstance(line.get("step"), list) and line["step"] and key in line.get("data", {})]
 
 
 @pytest.fixture(scope="module")

@@ -97,6 +97,14 @@ def test_resume_without_evaluations_names_the_flag_that_needs_them(run, dataset,
     refused(result, "are not valid together: --early_stop_patience needs evaluations, and --evals_per_epoch 0 turns them off")
 
 
+def test_plateau_without_a_valid_split_is_one_line(run, dataset):
+    result = run("--dataset_path", dataset, *TRAIN, "--lr_schedule", "plateau")
+    refused(result, "--lr_schedule plateau: ", "has no valid split to evaluate on; add --valid_fraction 0.1")
+    flags = ("--valid_fraction", "0.1", "--test_freq", "1", "--max_steps", "6", "--learning_rate", "1e-9")
+    trained = run("--dataset_path", dataset, *TRAIN, "--lr_schedule", "plateau", *flags, "--decay_steps", "5")
+    assert "warning: --decay_steps has no effect with --lr_schedule plateau" in trained.err
+
+
 def test_batch_larger_than_the_training_rows_is_one_warning_with_a_proposal(run, dataset, tmp_path, capfd):
     flags = ("--dataset_path", dataset, *TRAIN, "--batch_size", "5000", "--save_checkpoint_path", tmp_path / "c")
     result = run(*flags)

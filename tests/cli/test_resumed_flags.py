@@ -44,6 +44,8 @@ OF_A_START = {
     "eval_data_pattern": None,
     "embedding_sizes_file": None,
     "embedding_zeros_initializer": "true",
+    "embedding_initializer": None,
+    "embedding_initializer_scale": None,
     "max_steps": "2",
     "save_checkpoint_path": None,
     "restore_checkpoint_path": None,
@@ -70,6 +72,7 @@ VALUES = {
     "bottom_mlp_dims": ("12,5", "12,128"),
     "top_mlp_dims": ("9,1", "7,1"),
     "interaction": ("cross", "cat"),
+    "structure": ("parallel", "stacked"),
     "out_of_range": ("hash", "clip"),
     "max_table_size": ("400", "401"),
     "batch_size": ("64", "128"),
@@ -92,7 +95,8 @@ VALUES = {
     "xla": ("true", "all"),
 }
 # Flags that a resumed run must not change: with another value, the weights would be those of another model, or the position one in other data.
-OF_THE_MODEL = {field.name for field in dataclasses.fields(ModelConfig)} - {"embedding_trainable", "embedding_zeros_initializer"} | {"max_table_size"}
+STARTS = ("embedding_zeros_initializer", "embedding_initializer", "embedding_initializer_scale")
+OF_THE_MODEL = {field.name for field in dataclasses.fields(ModelConfig)} - {"embedding_trainable", *STARTS} | {"max_table_size"}
 OF_THE_POSITION = {
     "seed",
     "batch_size",

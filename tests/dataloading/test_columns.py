@@ -15,7 +15,7 @@ from dataloading.row_range import hold_out
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, rich_spec, write_dataset
 from tests.dataloading.readers import batch_reader
-from utils.config.options import DataConfig
+from utils.config.data import DataConfig
 from utils.errors import UserError
 
 FORMS = {

@@ -10,7 +10,7 @@ from dataloading.feature_spec import generator_spec
 from dataloading.needed_memory import check_batch, check_scores, check_shuffle
 from dataloading.synthetic.split import SyntheticSplit
 from tests.dataloading.readers import batch_reader
-from utils.config.options import DataConfig
+from utils.config.data import DataConfig
 from utils.errors import UserError
 
 SPEC = generator_spec((50, 300, 70_000), 2, 1.2)  # 1, 2 and 4 bytes per id

@@ -27,6 +27,7 @@ PLACEMENTS = {  # thresholds in elements; five tables have 1600 elements, one 50
     "mixed": ("--column_slice_threshold", "800", "--data_parallel_threshold", "504"),
 }
 REGULARISED = ("--dropout", "0.3", "--embedding_l2", "0.1", "--mlp_l2", "0.01")
+PARALLEL = ("--interaction", "cross", "--cross_layer_projection_dim", "0", "--num_cross_layers", "2", "--structure", "parallel")
 WIDE_AND_DEEP = ("--interaction", "wide_and_deep", "--dropout", "0.1", "--linear_learning_rate", "0.1")
 RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1", "rowwise_adagrad": "0.1", "ftrl": "0.1", "rmsprop": "0.01"}
 
@@ -66,6 +67,7 @@ TRAININGS = {
     "mixed adam": _training("mixed", "adam", steps=6),
     "mixed rowwise_adagrad": _training("mixed", "rowwise_adagrad", *REGULARISED, steps=6),
     "mixed cross": _training("mixed", "adam", "--interaction", "cross", "--cross_layer_projection_dim", "5", "--num_cross_layers", "2", steps=6),
+    "mixed parallel": _training("mixed", "adam", *PARALLEL, steps=6),
     "mixed lists": _training("mixed", "adam", rows="lists", steps=6),
     "sliced lists": _training("sliced", "rowwise_adagrad", "--amp", rows="lists", steps=6),
     "mixed shapes": _training("mixed", "rowwise_adagrad", "--interaction", "cross", "--cross_layer_projection_dim", "5", rows="shapes", steps=6),

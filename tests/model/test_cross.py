@@ -41,6 +41,19 @@ def test_values_worked_out_by_hand():
 
 
 @pytest.mark.parametrize("layers", [1, 3])
+def test_cross_layers_of_full_rank_equal_the_definition(layers):
+    made, draw = network(layers, 0, ((None, 4), (None, 3, 2))), np.random.default_rng(0)
+    weights = list(made.dense_weights().values())
+    for weight in weights:
+        weight.assign(draw.normal(size=weight.shape))
+    assert [weight.shape for weight in weights[:2]] == [(10, 10), (10,)] and len(weights) == 2 * layers
+    bottom, embeddings = draw.normal(size=(6, 4)).astype(np.float32), draw.normal(size=(6, 3, 2)).astype(np.float32)
+    pairs = [weight.numpy().astype(np.float64) for weight in weights]
+    expected = definition(bottom, embeddings, [(np.eye(10), w, b) for w, b in zip(pairs[::2], pairs[1::2], strict=True)])
+    np.testing.assert_allclose(made(bottom, embeddings), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
 def test_cross_layers_equal_the_definition(layers):
     made, draw = network(layers, 5, ((None, 4), (None, 3, 2))), np.random.default_rng(0)
     for weight in made.dense_weights().values():
@@ -83,9 +96,12 @@ def test_gradients_equal_tensorflows(slices):
 
 
 CROSS = ("--interaction", "cross", "--num_cross_layers", "2", "--cross_layer_projection_dim", "3")
+FULL = ("--interaction", "cross", "--num_cross_layers", "2", "--cross_layer_projection_dim", "0")
+STRUCTURES = [(*FULL, "--structure", "parallel"), (*CROSS, "--structure", "parallel", "--top_mlp_dims", "6,5,1")]
+STRUCTURES += [FULL, (*FULL, "--structure", "crossnet", "--top_mlp_dims", "1")]
 
 
-@pytest.mark.parametrize("interaction", [CROSS, ("--interaction", "cat"), (*CROSS, "--bottom_mlp_dims", "6,3")], ids=" ".join)
+@pytest.mark.parametrize("interaction", [CROSS, *STRUCTURES, ("--interaction", "cat"), (*CROSS, "--bottom_mlp_dims", "6,3")], ids=" ".join)
 @pytest.mark.parametrize("flags", [(), ("--xla", "all"), ("--gradient_slices", "4"), ("--gradient_slices", "4", "--xla", "all")], ids=" ".join)
 def test_steps_of_a_model_equal_the_slow_reference(interaction, flags):
     model, trainer = model_and_trainer(*interaction, *flags)
@@ -115,6 +131,8 @@ def test_concatenation_joins_columns():
         (InteractionShape(), [(13, 8), (8, 4), (4 + 3, 5), (5, 1)]),
         (InteractionShape("cat"), [(13, 8), (8, 4), (4 + 8, 5), (5, 1)]),
         (InteractionShape("cross", 2, 3), [(13, 8), (8, 4), (12, 3), (3, 12), (12, 3), (3, 12), (12, 5), (5, 1)]),
+        (InteractionShape("cross", 2, 0), [(13, 8), (8, 4), (12, 12), (12, 12), (12, 5), (5, 1)]),
+        (InteractionShape("cross", 1, 0, True), [(13, 8), (8, 4), (12, 12), (12, 5), (17, 1)]),
     ],
 )
 def test_layer_shapes_match_the_layers(kind, expected):

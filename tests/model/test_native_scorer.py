@@ -24,6 +24,10 @@ CASES = {  # number of numericals M, bottom MLP, widths D_f, hotness h of each f
     "cat": (5, (7, 9), (3, 12, 1), (2, 1, 1), CAT, (65, 1)),
     "cat without numericals": (0, (), (3, 300), (1, 5), CAT, (1,)),
     "cross": (4, (6, 5), (8, 3, 130), (1, 3, 1), CROSS, (34, 31, 1)),
+    "cross of full rank": (4, (6, 5), (8, 3, 130), (1, 3, 1), InteractionShape("cross", 3, 0), (34, 31, 1)),
+    "parallel": (4, (6, 5), (8, 3, 130), (1, 3, 1), InteractionShape("cross", 2, 3, True), (34, 31, 1)),
+    "parallel of full rank": (0, (), (8, 3), (2, 1), InteractionShape("cross", 1, 0, True), (300, 1)),
+    "cross layers alone": (2, (3,), (8, 3), (2, 1), InteractionShape("cross", 2, 0), (1,)),
     "cross without numericals": (0, (), (3, 4), (1, 1), CROSS, (5, 1)),
     "deep": (1, (1030, 24), (24,) * 2, (1, 1), DOT, (515, 700, 1)),  # inputs are summed in blocks of 256, here several
 }
@@ -78,7 +82,7 @@ class Model:
         crossed = range(first, last)
         self.layers = DenseLayers(
             [DenseLayer(layers[i], biases[i], True) for i in range(first)],
-            [DenseLayer(layers[i] / 4, None if (i - first) % 2 == 0 else biases[i], False) for i in crossed],
+            [DenseLayer(layers[i] / 4, None if self.shape.projection and (i - first) % 2 == 0 else biases[i], False) for i in crossed],
             [DenseLayer(layers[i], biases[i], i < len(layers) - 1) for i in range(last, len(layers))],
         )
 
@@ -104,8 +108,15 @@ class Model:
             joined = np.concatenate([*([] if bottom is None else [bottom]), *pairs], axis=1)
         else:
             joined = start = np.concatenate(everything, axis=1)
-            for v, u in zip(self.layers.cross[::2], self.layers.cross[1::2], strict=True):
-                joined = start * (joined @ v.kernel.astype(np.float64) @ u.kernel + u.bias) + joined
+            count = 2 if self.shape.projection else 1
+            for i in range(0, len(self.layers.cross), count):
+                products = joined
+                for layer in self.layers.cross[i : i + count]:
+                    products = products @ layer.kernel.astype(np.float64) + (0 if layer.bias is None else layer.bias)
+                joined = start * products + joined
+            if self.shape.parallel:
+                joined = np.concatenate([joined, _mlp(self.layers.top[:-1], start)], axis=1)
+                return _mlp(self.layers.top[-1:], joined)[:, 0]
         return _mlp(self.layers.top, joined)[:, 0]
 
 

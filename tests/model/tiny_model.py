@@ -81,7 +81,17 @@ def slow_loss(values, numerical, ids, labels, drop=lambda x, layer: x, embedding
 
     bottom = mlp("bottom_mlp", tf.constant(numerical, tf.float64), True)
     z = [bottom, *(tf.gather(values[f"tables/{table.name}/weights"], column) for table, column in zip(TABLES, ids, strict=True))]
-    logits = mlp("top_mlp", joined(values, z), False)[:, 0]
+    side_by_side, beside = tf.concat(z, axis=1), joined(values, z)
+    last = sum(key.startswith("dense/top_mlp/") for key in values) // 2 - 1
+    if last and values[f"dense/top_mlp/{last}/kernel"].shape[0] > values[f"dense/top_mlp/{last - 1}/kernel"].shape[1]:  # parallel cross layers
+        hidden = side_by_side
+        for i in range(last):
+            hidden = tf.nn.relu(hidden @ values[f"dense/top_mlp/{i}/kernel"] + values[f"dense/top_mlp/{i}/bias"])
+            hidden = drop(hidden, f"top_mlp/{i}")
+        both = tf.concat([beside, hidden], axis=1)
+        logits = (both @ values[f"dense/top_mlp/{last}/kernel"] + values[f"dense/top_mlp/{last}/bias"])[:, 0]
+    else:
+        logits = mlp("top_mlp", beside, False)[:, 0]
     terms = embedding_l2 / 2 * tf.reduce_mean(sum(tf.reduce_sum(vectors**2, axis=1) for vectors in z[1:]))
     terms += mlp_l2 / 2 * sum(tf.reduce_sum(value**2) for name, value in values.items() if name.endswith("kernel"))
     return tf.reduce_mean(tf.nn.softplus(logits) - tf.constant(labels, tf.float64) * logits) + terms
@@ -90,11 +100,14 @@ def slow_loss(values, numerical, ids, labels, drop=lambda x, layer: x, embedding
 def joined(values, z):
     """Return the top MLP's input: the cross layers' output if there are any, concatenated vectors if the MLP has their width, else dot products."""
     side_by_side = tf.concat(z, axis=1)
-    crosses = sum(key.startswith("dense/cross/") for key in values) // 3
+    crosses = sum(key.startswith("dense/cross/") and key.endswith("bias") for key in values)
     last = side_by_side
     for i in range(crosses):
-        v, u, b = (values[f"dense/cross/{i}/{part}"] for part in ("v/kernel", "u/kernel", "u/bias"))
-        last = side_by_side * (last @ v @ u + b) + last
+        parts = {key.removeprefix(f"dense/cross/{i}/"): value for key, value in values.items() if key.startswith(f"dense/cross/{i}/")}
+        if "w/kernel" in parts:
+            last = side_by_side * (last @ parts["w/kernel"] + parts["w/bias"]) + last
+        else:
+            last = side_by_side * (last @ parts["v/kernel"] @ parts["u/kernel"] + parts["u/bias"]) + last
     if crosses or values["dense/top_mlp/0/kernel"].shape[0] == side_by_side.shape[1]:
         return last
     dots = [tf.reduce_sum(z[i] * z[j], axis=1, keepdims=True) for i in range(len(z)) for j in range(i)]

@@ -169,7 +169,7 @@ def test_spark_is_installed_once_and_only_on_request(install):
         result = install.run(*flags)
         assert result.returncode == 0 and "up to date" in result.stderr and "pip" not in install.calls.read_text()
     result = install.run("--sparks")
-    assert result.returncode != 0 and "expected --spark, --serving or nothing" in result.stderr
+    assert result.returncode != 0 and "expected --spark, --serving, --trackers or nothing" in result.stderr
 
 
 @pytest.mark.parametrize(("version", "wanted"), [("1.8.0_392", True), ("11.0.2", True), ("17", False), ("21.0.1", False)])

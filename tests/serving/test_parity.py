@@ -23,6 +23,8 @@ MODELS = {
     "dot without numericals": (LISTS, (), "float16", {}),
     "cross": (PLAIN, ("x",), "float32", CROSS),
     "cross of widths and lists": (LISTS, ("x", "y"), "float16", CROSS | WIDTHS | {"out_of_range": "hash"}),
+    "parallel": (PLAIN, ("x", "y"), "float16", CROSS | {"structure": "parallel", "cross_layer_projection_dim": 0}),
+    "crossnet": (LISTS, ("x",), "float32", CROSS | {"structure": "crossnet", "cross_layer_projection_dim": 0, "top_mlp_dims": "1"} | WIDTHS),
     "cat of widths without numericals": (LISTS, (), "float16", {"interaction": "cat"} | WIDTHS),
     "wide and deep of lists": (
         LISTS,

@@ -77,11 +77,17 @@ def test_old_samples_keep_their_scores(saved, rows, numerical):
 CROSS = ("--interaction", "cross", "--cross_layer_projection_dim", "3", "--num_cross_layers", "2")
 
 
-@pytest.mark.parametrize("flags", [CROSS, ("--interaction", "cat")], ids=["cross", "cat"])
+FULL = ("--interaction", "cross", "--cross_layer_projection_dim", "0", "--num_cross_layers", "2")
+PARALLEL, ALONE = (*FULL, "--structure", "parallel"), (*FULL, "--structure", "crossnet", "--top_mlp_dims", "1")
+
+
+@pytest.mark.parametrize("flags", [CROSS, ("--interaction", "cat"), FULL, PARALLEL, ALONE], ids=["cross", "cat", "full", "parallel", "crossnet"])
 def test_other_interactions_grow_and_new_weights_learn(tmp_path, flags):
     old, trainer = model_and_trainer(*flags)
     trainer.step(batch(16), 0, 0.1)
-    about = {"features": ModelFeatures(ROWS, NUMERICAL).to_dict(), "model": {"interaction": flags[1]}}
+    options = config(*flags).model
+    model = {"interaction": flags[1], "structure": options.structure, "top_mlp_dims": list(options.top_mlp_dims)}
+    about = {"features": ModelFeatures(ROWS, NUMERICAL).to_dict(), "model": model}
     save(tmp_path, 1, arrays(old), parts(old), about, World())
     rows, numerical = {"new": 4, "page": 3, "other": 6, "user": 9, "item": 5}, ("fresh", *NUMERICAL)
     new, _ = grown_model(Checkpoint(tmp_path), rows, numerical, *flags)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.model.tiny_model import config
-from training.build import build_schedules
+from training.build import build_schedules, plateau_of
 from training.device_batch import TensorBatch
 from training.evaluations import Evaluation
 from training.groups import DenseGroup, Groups
@@ -95,10 +95,9 @@ class Loop:
         self._signal_at, self._log_loss, self._mrr = signal_at, log_loss, mrr
         evaluation = Evaluation("test", self._evaluate) if evaluate else None
         options = config("--learning_rate", "1", "--warmup_steps", "2", "--decay_start_step", "100", "--decay_steps", "10", *flags)
-        self.groups = Groups((DenseGroup({}, Sgd(), build_schedules(options.optimizer)[0]),), ())
-        self.training = Training(
-            self, self, options, Console("dlrm.py"), self.log, evaluation=evaluation, position=position, saver=self if saves else None
-        )
+        self.groups = Groups((DenseGroup({}, Sgd(), build_schedules(options.optimizer)[0]),), (), plateau=plateau_of(options.optimizer))
+        options_of = {"evaluation": evaluation, "position": position, "saver": self if saves else None}
+        self.training = Training(self, self, options, Console("dlrm.py"), self.log, **options_of)
 
     def begin(self, position, best):
         """Save the position."""
@@ -114,8 +113,8 @@ class Loop:
         finally:
             self.log.close()
 
-    def learning_rates(self, step):
-        return self.groups.learning_rates(step)
+    def learning_rates(self, step, reductions):
+        return self.groups.learning_rates(step, reductions)
 
     def reporting_step(self, batch, step, rates, mine):
         self.steps.append(step)
@@ -144,10 +143,11 @@ class Loop:
         return [entry for entry in entries if entry["type"] == "LOG" and keys <= entry["data"].keys()]
 
 
+PLATEAU = ("--lr_schedule", "plateau", "--learning_rate", "0.5", "--warmup_steps", "3", "--early_stop_patience", "3")
 SCORES = {2: 0.6, 4: 0.7, 5: 0.65, 7: 0.75, 9: 0.7, 10: 0.72}
 
 
-@pytest.mark.parametrize("patience", [(), ("--early_stop_patience", "1"), ("--early_stop_patience", "2"), ("--auc_threshold", "0.75")])
+@pytest.mark.parametrize("patience", [(), ("--early_stop_patience", "1"), ("--early_stop_patience", "2"), ("--auc_threshold", "0.75"), PLATEAU])
 @pytest.mark.parametrize("signal_at", range(2, 11))
 def test_resumed_run_equals_an_uninterrupted_run(tmp_path, signal_at, patience):
     flags = ("--epochs", "2", "--evals_per_epoch", "3", "--print_freq", "1", *patience)
@@ -166,9 +166,25 @@ def test_resumed_run_equals_an_uninterrupted_run(tmp_path, signal_at, patience):
             rest.run()
             cut.evaluated += rest.evaluated
             cut.training = rest.training
+            cut.rates += rest.rates
     assert cut.evaluated == whole.evaluated
+    assert cut.rates == whole.rates
     assert cut.training.position == whole.training.position
     assert reason_finished(config(*flags), cut.training.position, 5, "test") is not None
+
+
+def test_an_evaluation_that_does_not_improve_reduces_the_learning_rate(tmp_path, capsys):
+    flags = ("--epochs", "2", "--test_freq", "1", "--lr_schedule", "plateau", "--learning_rate", "1", "--warmup_steps", "0", "--print_freq", "1")
+    scores = {1: 0.6, 2: 0.7, 3: 0.7, 4: 0.65, 5: 0.8, 6: 0.7, 7: 0.75, 8: 0.7, 9: 0.7, 10: 0.7}
+    loop = Loop(tmp_path, *flags, "--plateau_min_lr", "0.0005", auc=scores.get)
+    loop.run()
+    assert loop.rates == pytest.approx([1, 1, 1, 0.1, 0.01, 0.01, 0.001, *[0.0005] * 3])
+    assert "no better AUC at step 3: learning rate 1 -> 0.1\n" in capsys.readouterr().out
+    assert [line["data"]["learning_rate"] for line in loop.lines({"learning_rate"})] == loop.rates
+    patient = Loop(tmp_path, *flags, "--plateau_patience", "2", "--plateau_factor", "0.5", "--early_stop_patience", "3", auc=scores.get)
+    patient.run()
+    assert patient.rates == [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.25]  # step 8 is the third evaluation in a row without a better AUC
+    assert patient.evaluated[-1] == 8
 
 
 def test_group_metric_selects_the_best_model_and_ends_training(tmp_path, capsys):
@@ -191,7 +207,7 @@ def test_position_without_group_metrics_has_no_entry_for_them(tmp_path):
     loop.run()
     assert set(loop.training.position.to_dict()) == {
         *("step", "epoch", "batch", "samples", "best_auc", "evals_without_gain", "best_epoch", "last_auc", "evaluation_due"),
-        *("loss_sum", "loss_count", "mean_loss", "ids_out_of_range", "skipped_steps", "skipped_in_a_row"),
+        *("loss_sum", "loss_count", "mean_loss", "ids_out_of_range", "skipped_steps", "skipped_in_a_row", "rate_reductions", "evals_on_plateau"),
     }
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.schedule import LearningRateSchedule
+from training.schedule import LearningRateSchedule, Plateau
 
 DEFAULT = LearningRateSchedule(24.0, 8000, 48000, 24000, 2)
 
@@ -71,3 +71,9 @@ def test_it_rises_then_falls_and_stays_within_zero_and_base(base, warmup, platea
     assert following >= rate if step < warmup else following <= rate
     if step >= warmup + plateau + decay:
         assert rate == 0.0
+
+
+def test_reductions_on_a_plateau_end_at_the_least_rate_and_leave_a_smaller_one():
+    plateau = Plateau(0.1, 1e-3)
+    assert [plateau.reduced(1.0, count) for count in range(5)] == pytest.approx([1, 0.1, 0.01, 1e-3, 1e-3])
+    assert plateau.reduced(1e-4, 0) == plateau.reduced(1e-4, 3) == 1e-4  # in a warm-up

@@ -70,11 +70,53 @@ def test_lines_are_flushed_at_once(path):
     log.close()
 
 
-def test_an_older_log_is_replaced(path):
+def test_an_older_log_is_kept_under_a_number(path):
     for seed in (1, 2):
         log = RunLog(str(path), {"seed": seed})
         log.close()
-    assert [line["data"]["seed"] for line in read(path) if line["type"] == "LOG"] == [2]
+    for file, seed in ((path, 2), (path.with_name("log.1.json"), 1)):
+        assert [line["data"]["seed"] for line in read(file) if line["type"] == "LOG"] == [seed]
+
+
+class Observer:
+    """An observer that keeps what it is given; its disk is full from the line `full` on."""
+
+    def __init__(self, full=None):
+        self.lines, self.closed, self._full = [], 0, full
+
+    def line(self, step, data):
+        if len(self.lines) == self._full:
+            raise OSError(28, "No space left on device", "events")
+        self.lines.append((step, data))
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.mark.parametrize("with_file", [True, False])
+def test_observers_get_every_line_as_logged(path, with_file):
+    observer = Observer()
+    log = RunLog(str(path) if with_file else "", {"dims": (1, 2)}, observers=[observer])
+    log.log((0, 5), {"loss": math.nan, "nested": {"bins": [1, math.inf]}})
+    log.log("RUN", {"id": "a"})
+    log.log((), {"auc": 0.5})
+    log.close()
+    log.close()
+    expected = [("PARAMETER", {"dims": [1, 2]}), ([0, 5], {"loss": None, "nested": {"bins": [1, None]}}), ("RUN", {"id": "a"}), ([], {"auc": 0.5})]
+    assert observer.lines == expected and observer.closed == 1
+    assert path.exists() == with_file
+    if with_file:
+        assert [(line["step"], line["data"]) for line in read(path) if line["type"] == "LOG"] == expected
+
+
+def test_an_observer_that_fails_is_dropped_with_one_warning(path):
+    warned, broken, sound = [], Observer(full=1), Observer()
+    log = RunLog(str(path), {}, warn=warned.append, observers=[broken, sound])
+    for step in range(3):
+        log.log((0, step), {"loss": 0.5})
+    log.close()
+    assert len(broken.lines) == 1 and len(sound.lines) == 4 and len(read(path)) == 4 + len(UNITS)
+    assert warned == ["events: No space left on device; nothing more is written there, the run continues"]
 
 
 def test_empty_path_writes_no_file(tmp_path, monkeypatch):
@@ -99,6 +141,21 @@ def test_unwritable_path_is_a_user_error(tmp_path):
     for path in (tmp_path, tmp_path / "file" / "log.json"):
         with pytest.raises(UserError, match=r"--log_path .*: "):
             RunLog(str(path), {})
+
+
+def test_dllogger_appends_to_the_file_of_a_run_that_goes_on(path, monkeypatch):
+    path.parent.mkdir()
+    path.write_text('DLLL {"step": "RUN", "data": {"id": "0123456789abcdef"}}\nDLLL {"cut')
+    made = []
+    fake = types.ModuleType("dllogger")
+    fake.Verbosity = types.SimpleNamespace(VERBOSE=1)
+    fake.JSONStreamBackend = lambda verbosity, filename, append=False: made.append((filename, append))
+    fake.init = fake.log = fake.metadata = fake.flush = lambda *words, **named: None
+    monkeypatch.setitem(sys.modules, "dllogger", fake)
+    RunLog(str(path), {}, "0123456789abcdef").close()
+    RunLog(str(path), {}, "fedcba9876543210").close()
+    assert made == [(str(path), True), (str(path), False)]
+    assert path.with_name("log.1.json").read_text().endswith('DLLL {"cut\n') and path.read_text() == ""
 
 
 def test_dllogger_is_used_if_installed(path, monkeypatch):

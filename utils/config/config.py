@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
+from utils.config.data import DataConfig
 from utils.config.device import DeviceConfig
 from utils.config.learning import OptimizerConfig, RegularisationConfig
 from utils.config.option import options_of
-from utils.config.options import EVAL, TRAIN, DataConfig, ModelConfig, TrainingConfig
+from utils.config.options import EVAL, TRAIN, ModelConfig, TrainingConfig
 from utils.config.per_feature import FeatureConfig
 from utils.config.placement import PlacementConfig
 from utils.config.ranking import RankingConfig
@@ -40,18 +41,17 @@ class Config:
     names: Mapping[str, str] = field(default_factory=dict)  # the user's names of flags, by their names here
 
     def __post_init__(self):
-        options = self.training
-        if self.run.mode == TRAIN and options.need_evaluations and not options.evals_per_epoch and options.test_freq is None:
-            raise ValueError(
-                f"{options.need_evaluations[0]} needs evaluations, and --evals_per_epoch 0 turns them off; drop one of them, or add --test_freq"
-            )
+        options, plateau = self.training, self.optimizer.reduces_on_plateau
+        needing = [*options.need_evaluations, *(["--lr_schedule plateau"] if plateau else [])]
+        if self.run.mode == TRAIN and needing and not options.evals_per_epoch and options.test_freq is None:
+            raise ValueError(f"{needing[0]} needs evaluations, and --evals_per_epoch 0 turns them off; drop one of them, or add --test_freq")
 
         if self.run.untrained and self.run.mode == EVAL and options.restore_checkpoint_path is not None:
             raise ValueError("--untrained and --restore_checkpoint_path exclude each other; drop one of them")
         if self.features.embedding_sizes_file is not None and "embedding_dim" in self.given:
             raise ValueError("--embedding_sizes_file and --embedding_dim set the same option; drop one of them")
         warmup = self.optimizer.deep_warmup_epochs
-        if self.run.mode == TRAIN and warmup is not None and warmup > options.epochs:
+        if self.run.mode == TRAIN and warmup is not None and warmup > options.epochs and not plateau:
             which, advice = f"--deep_warmup_epochs {warmup:g}", ""
             if "deep_warmup_epochs" not in self.given:
                 which, advice = f"{which} (the default)", f"; give --deep_warmup_epochs, 0 to {options.epochs}"

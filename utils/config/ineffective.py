@@ -70,5 +70,8 @@ def _of_several(config: Config) -> dict[str, tuple[bool, str]]:
         "synthetic_dataset_num_numerical_features": read,
         "restore_fallback": afresh,
         "allow_other_transforms": afresh,
-        "embedding_zeros_initializer": (restores and not training.allow_growth, "with --restore_checkpoint_path"),
+        **dict.fromkeys(
+            ("embedding_zeros_initializer", "embedding_initializer", "embedding_initializer_scale"),
+            (restores and not training.allow_growth, "with --restore_checkpoint_path"),
+        ),
     }

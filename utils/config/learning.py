@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
-from utils.config.option import FROM_0, INHERIT, MUST_EQUAL, POSITIVE, Bounds, check, check_options, option
+from utils.config.option import FROM_0, FROM_1, INHERIT, MUST_EQUAL, POSITIVE, Bounds, check, check_options, option
 from utils.config.options import PLAN, STEPS_FROM_0, TRAIN
 
 OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  # training/optimizers/table.py implements each
 
+STEPS, PLATEAU = "steps", "plateau"  # --lr_schedule
+_OTHER_SCHEDULES = "deep_warmup_epochs", "lr_schedule plateau"
 _BELOW_1 = Bounds("at least 0 and below 1", 0, 1, below=True)
 
 
@@ -84,7 +86,41 @@ class OptimizerConfig:
         unit="epochs",
         modes=(TRAIN,),
         resume=INHERIT,
+        not_with=("lr_schedule plateau",),
         bounds=Bounds("0 or more epochs", 0),
+    )
+    lr_schedule: str = option(
+        STEPS,
+        "learning rate after the warm-up: steps: constant, then the polynomial decay; plateau: multiplied by --plateau_factor when evaluations on "
+        "the valid split bring no better --best_metric",
+        choices=(STEPS, PLATEAU),
+        modes=(TRAIN,),
+        resume=INHERIT,
+    )
+    plateau_factor: float = option(
+        0.1,
+        "factor by which --lr_schedule plateau reduces all learning rates",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        needs="lr_schedule plateau",
+        bounds=Bounds("above 0 and below 1", 0, 1, above=True, below=True),
+    )
+    plateau_patience: int = option(
+        1,
+        "evaluations in a row without a better --best_metric after which --lr_schedule plateau reduces the learning rates",
+        unit="evaluations",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        needs="lr_schedule plateau",
+        bounds=FROM_1,
+    )
+    plateau_min_lr: float = option(
+        1e-6,
+        "learning rate below which --lr_schedule plateau reduces none",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        needs="lr_schedule plateau",
+        bounds=FROM_0,
     )
     warmup_steps: int = option(
         8000,
@@ -109,7 +145,7 @@ class OptimizerConfig:
         unit="steps",
         modes=(TRAIN,),
         resume=INHERIT,
-        not_with=("deep_warmup_epochs", "decay_steps 0"),
+        not_with=(*_OTHER_SCHEDULES, "decay_steps 0"),
         bounds=STEPS_FROM_0,
     )
     decay_steps: int = option(
@@ -118,7 +154,7 @@ class OptimizerConfig:
         unit="steps",
         modes=(TRAIN,),
         resume=INHERIT,
-        not_with=("deep_warmup_epochs",),
+        not_with=_OTHER_SCHEDULES,
         bounds=STEPS_FROM_0,
     )
     decay_end_lr: float = option(
@@ -126,11 +162,16 @@ class OptimizerConfig:
         "learning rate at the end of the decay; the tables' rate ends at the same fraction of its own",
         modes=(TRAIN,),
         resume=INHERIT,
-        not_with=("deep_warmup_epochs", "decay_steps 0"),
+        not_with=(*_OTHER_SCHEDULES, "decay_steps 0"),
     )
     decay_power: float = option(
-        2.0, "power of the polynomial decay", modes=(TRAIN,), resume=INHERIT, not_with=("deep_warmup_epochs", "decay_steps 0"), bounds=POSITIVE
+        2.0, "power of the polynomial decay", modes=(TRAIN,), resume=INHERIT, not_with=(*_OTHER_SCHEDULES, "decay_steps 0"), bounds=POSITIVE
     )
+
+    @property
+    def reduces_on_plateau(self) -> bool:
+        """True where evaluations reduce the learning rate."""
+        return self.lr_schedule == PLATEAU
 
     @property
     def decay_from(self) -> int:
@@ -145,7 +186,7 @@ class OptimizerConfig:
     def __post_init__(self):
         check_options(self)
         check(0 <= self.decay_end_lr <= self.learning_rate, "decay_end_lr", self.decay_end_lr, "at least 0 and at most --learning_rate")
-        if self.decay_steps and self.warmup_steps > self.decay_from:
+        if self.decay_steps and self.warmup_steps > self.decay_from and not self.reduces_on_plateau:
             raise ValueError(f"--warmup_steps {self.warmup_steps} is after --decay_start_step {self.decay_start_step}; expected at most that step")
 
 

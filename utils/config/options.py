@@ -1,152 +1,29 @@
 """The options of a run: typed, documented, checked when constructed; `config` puts them together.
 
-`run.py` holds the mode and the files that a run reports to, `learning.py` the options of the optimizer, `placement.py` those of table placement,
-`device.py` those of devices and precision.
+`run.py` holds the mode and the files that a run reports to, `data.py` the options of the dataset, `learning.py` those of the optimizer,
+`placement.py` those of table placement, `device.py` those of devices and precision.
 """
 
 from dataclasses import dataclass
 
-from utils.config.option import FROM_0, FROM_1, INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, Bounds, Facts, Reader, check, check_options, option
-from utils.config.per_feature import EXPECTED, check_hotness, widths
+from utils.config.option import FROM_0, FROM_1, INHERIT, MODEL, MUST_EQUAL, Bounds, Facts, Reader, check, check_options, option
+from utils.config.per_feature import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, EXPLAIN, PLAN, EXPORT = "train", "eval", "inference", "predict", "explain", "plan", "export"
 DOT, CROSS, CAT, WIDE_AND_DEEP = "dot", "cross", "cat", "wide_and_deep"
 INTERACTIONS = [DOT, CROSS, CAT, WIDE_AND_DEEP]  # a list: `model.architectures.register` appends to it
 SUM, OF_FEATURE = "sum", "feature"
+STACKED, PARALLEL, CROSSNET = "stacked", "parallel", "crossnet"
+UNIFORM, NORMAL = "uniform", "normal"
 BEST, LATEST = "best", "latest"  # files in a folder of checkpoints, each with the name of a step
 
 STEPS_FROM_0, STEPS_FROM_1 = Bounds("0 or more steps", 0), Bounds("at least 1 step", 1)
-_MAX_SIZE = 2**31 - 1  # largest batch or layer: TensorFlow counts in 32 bits
-_WIDTH = Bounds("at least 1", 1, _MAX_SIZE)
-_SIZE = Bounds(f"at least 1 and at most {_MAX_SIZE}", 1, _MAX_SIZE)
+MAX_SIZE = 2**31 - 1  # largest batch or layer: TensorFlow counts in 32 bits
+_WIDTH = Bounds("at least 1", 1, MAX_SIZE)
+TOP_MLP_DIMS = (1024, 1024, 512, 256, 1)
+_WIDTH_OR_FULL = Bounds("at least 1, or 0 for full rank", 0, MAX_SIZE)
+SIZE = Bounds(f"at least 1 and at most {MAX_SIZE}", 1, MAX_SIZE)
 _MAX_THRESHOLDS = 2**24  # float32 cannot represent more evenly spaced thresholds between 0 and 1
-TFRECORD, SPLIT_TFRECORDS, PARQUET = "tfrecord", "split_tfrecords", "parquet"
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """Data."""
-
-    dataset_path: str | None = option(None, "folder of the dataset", pytorch=("dataset",))
-    feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder", wide_and_deep=("fspec_file",))
-    dataset_type: str = option(
-        "tf_raw",
-        "tf_raw; pre-batched TFRecords (tfrecord) or Parquet files (parquet) of NVIDIA's Wide & Deep; TFRecords of its DLRM (split_tfrecords); "
-        "split: files as tf_raw with model_size.json instead of a specification (NVIDIA's DLRM for PyTorch); synthetic: data drawn on the fly",
-        choices=("tf_raw", TFRECORD, SPLIT_TFRECORDS, PARQUET, "split", "synthetic"),
-    )
-    train_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to train on, in place of --dataset_path")
-    eval_data_pattern: tuple[str, ...] = option((), "patterns of TFRecord files to evaluate on, in place of --dataset_path")
-    batch_size: int = option(
-        65536,
-        "global training batch, over all workers",
-        unit="samples",
-        modes=(TRAIN, PLAN),
-        resume=MUST_EQUAL,
-        bounds=_SIZE,
-        wide_and_deep=("global_batch_size",),
-    )
-    valid_batch_size: int = option(
-        65536,
-        "global batch of evaluation, inference and prediction",
-        wide_and_deep=("eval_batch_size",),
-        unit="samples",
-        resume=INHERIT,
-        in_scores=True,
-        pytorch=("test_batch_size",),
-        bounds=_SIZE,
-    )
-    shuffle_batch_order: bool = option(
-        False,
-        "visit the training batches, or the windows of --shuffle_window, in another random order each epoch",
-        modes=(TRAIN,),
-        resume=MUST_EQUAL,
-        pytorch=("shuffle",),
-    )
-    shuffle_window: int | None = option(
-        None,
-        "shuffle the training rows within windows of so many batches, which are held in memory",
-        unit="batches",
-        modes=(TRAIN,),
-        resume=MUST_EQUAL,
-        bounds=Bounds("at least 1 batch", 1, _MAX_SIZE),
-    )
-    out_of_range: str = option(
-        "error",
-        "treatment of ids outside their table: error; clip: take the nearest row; hash: take the id modulo the rows. The log counts the ids changed",
-        choices=("error", "clip", "hash"),
-        resume=WITH_WEIGHTS,
-    )
-    max_table_size: int | None = option(
-        None,
-        "maximum rows of a table; a larger cardinality needs --out_of_range hash",
-        unit="rows",
-        resume=MODEL,
-        bounds=Bounds("at least 1 row", 1),
-    )
-    valid_fraction: float = option(
-        0.0,
-        "fraction of the training rows, the last ones, to hold out for choosing the best model and the end of training",
-        modes=(TRAIN,),
-        resume=INHERIT,
-        bounds=Bounds("0 or more and below 1", 0, 1, below=True),
-    )
-    dataset_subset: float | None = option(
-        None,
-        "fraction of the training rows, the first ones, to train on, after --valid_fraction has held out its rows",
-        modes=(TRAIN,),
-        resume=INHERIT,
-        bounds=Bounds("above 0 and at most 1", 0, 1, above=True),
-    )
-    synthetic_dataset_train_batches: int = option(
-        64008,
-        "training batches of --dataset_type synthetic",
-        unit="batches",
-        modes=(TRAIN,),
-        resume=INHERIT,
-        needs="dataset_type synthetic",
-        bounds=_SIZE,
-    )
-    synthetic_dataset_valid_batches: int = option(
-        1350, "evaluation batches of --dataset_type synthetic", unit="batches", resume=INHERIT, needs="dataset_type synthetic", bounds=_SIZE
-    )
-    synthetic_dataset_dir: str | None = option(
-        None, "folder to store the synthetic dataset in; written at the start unless it holds the same one", needs="dataset_type synthetic"
-    )
-    synthetic_dataset_cardinalities: tuple[int, ...] = option(
-        (1000,) * 26, "rows of each table of --dataset_type synthetic", unit="rows", resume=INHERIT, pytorch=("synthetic_dataset_table_sizes",)
-    )
-    synthetic_dataset_hotness: tuple[int, ...] = option(
-        (1,),
-        "ids per sample of each categorical feature of --dataset_type synthetic, or one number for all; at most the rows of its table",
-        resume=INHERIT,
-    )
-    synthetic_dataset_num_numerical_features: int = option(
-        13,
-        "numerical features of --dataset_type synthetic",
-        resume=INHERIT,
-        pytorch=("synthetic_dataset_numerical_features", "num_numerical_features"),
-        bounds=FROM_0,
-    )
-    synthetic_dataset_use_feature_spec: bool = option(
-        False,
-        "take features and cardinalities of --dataset_type synthetic from --dataset_path/--feature_spec",
-        resume=INHERIT,
-        needs="dataset_type synthetic",
-    )
-
-    def __post_init__(self):
-        check_options(self)
-        check(not self.patterns or self.dataset_type == TFRECORD, "dataset_type", self.dataset_type, f"{TFRECORD} with file patterns")
-        cardinalities = self.synthetic_dataset_cardinalities
-        check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
-        check_hotness(self.synthetic_dataset_hotness, cardinalities, self.synthetic_dataset_use_feature_spec)
-
-    @property
-    def patterns(self) -> dict[str, tuple[str, ...]]:
-        """The file patterns by split, for splits that are given by patterns."""
-        given = {"train": self.train_data_pattern, "test": self.eval_data_pattern}
-        return {split: patterns for split, patterns in given.items() if patterns}
 
 
 @dataclass(frozen=True)
@@ -167,9 +44,7 @@ class ModelConfig:
         not_with=("interaction wide_and_deep",),
         pytorch=("bottom_mlp_sizes",),
     )
-    top_mlp_dims: tuple[int, ...] = option(
-        (1024, 1024, 512, 256, 1), "layer widths of the top MLP; the last must be 1", resume=MODEL, pytorch=("top_mlp_sizes",)
-    )
+    top_mlp_dims: tuple[int, ...] = option(TOP_MLP_DIMS, "layer widths of the top MLP; the last must be 1", resume=MODEL, pytorch=("top_mlp_sizes",))
     interaction: str = option(
         DOT,
         "combination of the bottom MLP's output and the embeddings: dot: dot products of all pairs (DLRM); cross: low-rank cross layers (DCN V2); "
@@ -178,7 +53,18 @@ class ModelConfig:
         resume=MODEL,
     )
     num_cross_layers: int = option(3, "layers of --interaction cross", resume=MODEL, needs="interaction cross", bounds=_WIDTH)
-    cross_layer_projection_dim: int = option(512, "rank of each layer of --interaction cross", resume=MODEL, needs="interaction cross", bounds=_WIDTH)
+    cross_layer_projection_dim: int = option(
+        512, "rank of each layer of --interaction cross; 0 for full rank", resume=MODEL, needs="interaction cross", bounds=_WIDTH_OR_FULL
+    )
+    structure: str = option(
+        STACKED,
+        "place of the cross layers of --interaction cross: stacked: before the top MLP; parallel: beside its hidden layers, both into its last "
+        "layer; crossnet: without hidden layers",
+        choices=(STACKED, PARALLEL, CROSSNET),
+        resume=MODEL,
+        unrecorded=STACKED,
+        needs="interaction cross",
+    )
     wide_pooling: str = option(
         SUM,
         "pooling of a list's rows in the linear part of --interaction wide_and_deep: sum, as published; feature: the feature's pooling in the deep "
@@ -188,6 +74,21 @@ class ModelConfig:
         needs="interaction wide_and_deep",
     )
     embedding_trainable: bool = option(True, "train the embedding tables; false freezes them", modes=(TRAIN, PLAN), resume=MUST_EQUAL)
+    embedding_initializer: str | None = option(
+        None,
+        "distribution of the tables' initial rows around 0: uniform, up to 1/sqrt(rows) or --embedding_initializer_scale; normal, with that scale as "
+        "standard deviation; the default is uniform, for Wide & Deep Glorot normal",
+        choices=(UNIFORM, NORMAL),
+        modes=(TRAIN, INFERENCE),
+        not_with=("embedding_zeros_initializer",),
+    )
+    embedding_initializer_scale: float | None = option(
+        None,
+        "bound or standard deviation of --embedding_initializer; the default is 1/sqrt(rows) for uniform, 0.0001 for normal",
+        modes=(TRAIN, INFERENCE),
+        needs="embedding_initializer",
+        bounds=Bounds("above 0", 0, above=True),
+    )
     embedding_zeros_initializer: bool = option(False, "start the tables at zero: faster to build, for benchmarks", modes=(TRAIN, INFERENCE))
 
     def __post_init__(self):
@@ -198,7 +99,7 @@ class ModelConfig:
             object.__setattr__(self, "bottom_mlp_dims", (512, 256, max(dims)))
         for name in ("bottom_mlp_dims", "top_mlp_dims"):
             layers = getattr(self, name)
-            sound = len(layers) > 0 and min(layers) >= 1 and max(layers) <= _MAX_SIZE
+            sound = len(layers) > 0 and min(layers) >= 1 and max(layers) <= MAX_SIZE
             check(sound, name, ",".join(map(str, layers)), "one or more positive layer widths")
         if self.interaction == DOT and len(set(dims)) > 1:
             raise ValueError(
@@ -209,6 +110,13 @@ class ModelConfig:
                 f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {dims[0]}, "
                 "because the dot interaction takes products of both"
             )
+        if self.structure == CROSSNET and self.top_mlp_dims == TOP_MLP_DIMS:
+            object.__setattr__(self, "top_mlp_dims", (1,))
+        layers = ",".join(map(str, self.top_mlp_dims))
+        if self.structure == CROSSNET and len(self.top_mlp_dims) > 1:
+            raise ValueError(f"--top_mlp_dims {layers}: --structure crossnet has no hidden layers; drop the flag, or take stacked or parallel")
+        if self.structure == PARALLEL and len(self.top_mlp_dims) == 1:
+            raise ValueError(f"--top_mlp_dims {layers}: --structure parallel needs hidden layers, 400,400,1 for instance; without any take crossnet")
         check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit per sample")
 
 
@@ -349,7 +257,7 @@ class TrainingConfig:
         if self.overwrite_checkpoints and self.resume == "auto":
             raise ValueError("--overwrite_checkpoints and --resume auto exclude each other: one replaces checkpoints, the other continues; drop one")
         sizes = self.inference_benchmark_batch_sizes
-        check(all(1 <= size <= _MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
+        check(all(1 <= size <= MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
 
     @property
     def keeps_best(self) -> bool:

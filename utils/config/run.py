@@ -7,6 +7,7 @@ from utils.config.options import EVAL, EXPLAIN, EXPORT, INFERENCE, PLAN, PREDICT
 
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, EXPLAIN, PLAN, EXPORT)
 _LOG_PATH = "dlrm_tf_log.json"
+_PROFILE_PATH = "profile"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,10 @@ class RunConfig:
     )
     explain_repeats: int = option(5, "random permutations of each feature", modes=(EXPLAIN,), bounds=FROM_1)
     profiler_start_step: int | None = option(
-        None, "step at which a TensorFlow profile of 10 steps starts; written to ./profile", modes=(TRAIN,), bounds=FROM_0
+        None,
+        "step at which a TensorFlow profile of 10 steps starts; written to --tensorboard_path, without it to ./profile",
+        modes=(TRAIN,),
+        bounds=FROM_0,
     )
     profiled_rank: int = option(0, "rank that --profiler_start_step profiles", modes=(TRAIN,), needs="profiler_start_step", bounds=FROM_0)
 
@@ -52,3 +56,8 @@ class RunConfig:
         check_options(self)
         if self.log_path is None:  # only training writes to the default log: other modes must not replace it
             object.__setattr__(self, "log_path", _LOG_PATH if self.mode == TRAIN else _LOG_PATH.replace(".json", f"_{self.mode}.json"))
+
+    @property
+    def profile_path(self) -> str:
+        """The folder of the profile."""
+        return self.tensorboard_path or _PROFILE_PATH

@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from utils.config.config import OPTIONS
+from utils.config.data import PARQUET, TFRECORD
 from utils.config.flags import Parser
-from utils.config.options import EVAL, EXPORT, PARQUET, PLAN, TFRECORD, TRAIN, WIDE_AND_DEEP
+from utils.config.options import EVAL, EXPORT, PLAN, TRAIN, WIDE_AND_DEEP
 from utils.config.per_feature import MULTI_HOT, ONE_HOT
 from utils.errors import UserError
 from utils.flag_names import Translated

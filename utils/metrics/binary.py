@@ -1,9 +1,11 @@
 """Quality of predictions: ROC AUC, log loss, normalised entropy, calibration. NumPy only; scores are logits."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from utils.metrics.delong import area
 
 if TYPE_CHECKING:
     from utils.metrics.ranking import Ranking
@@ -20,15 +22,26 @@ class Metrics:
     samples: int
     ranking: "Ranking | None" = None  # metrics by group, where they are wanted and the rows have groups
     binary_accuracy: float | None = None  # share of the samples on the correct side of probability 1/2
+    positives: int | None = None
+    auc_variance: float | None = None  # of the exact AUC
+    log_loss_variance: float | None = None  # of the mean loss
 
 
-def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None = None) -> Metrics:
+class Classes(NamedTuple):
+    """The logits of each class, sorted."""
+
+    negatives: np.ndarray
+    positives: np.ndarray
+
+
+def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None = None, classes: Classes | None = None) -> Metrics:
     """Compute all metrics of logits `[n]` against labels `[n]` of 0 and 1.
 
     Args:
         logits: float32.
         labels: 0 and 1, of any type.
         auc_thresholds: approximate the AUC with so many thresholds; None for the exact AUC.
+        classes: the sorted logits of each class, where they exist already. They are needed for the variance of an approximate AUC.
 
     Returns:
         the metrics. `normalized_entropy` is the log loss divided by that of always predicting the click rate (He et al., ADKDD 2014); it is below 1
@@ -36,12 +49,14 @@ def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None 
     """
     positive = labels.astype(bool)
     rate = float(positive.mean())
-    loss = log_loss(logits, positive)
+    loss, loss_variance = loss_and_variance(logits, positive)
     single = rate in (0.0, 1.0)
     entropy = None if single else -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))
-    auc = None
-    if not single:
-        auc = exact_auc(logits, positive) if auc_thresholds is None else thresholded_auc(logits, positive, auc_thresholds)
+    auc = auc_variance = None
+    if not single and (classes or auc_thresholds is None):
+        auc, auc_variance = area(*(classes or classes_of(logits, positive)))
+    if not single and auc_thresholds is not None:
+        auc = thresholded_auc(logits, positive, auc_thresholds)
     return Metrics(
         auc=auc,
         log_loss=loss,
@@ -49,18 +64,20 @@ def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None 
         calibration=float(sigmoid(logits).mean(dtype=np.float64)) / rate if rate > 0 else None,
         samples=len(logits),
         binary_accuracy=float(((logits > 0) == positive).mean()),
+        positives=int(np.count_nonzero(positive)),
+        auc_variance=auc_variance,
+        log_loss_variance=loss_variance,
     )
 
 
 def exact_auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Compute the probability that a random positive scores above a random negative, ties counting half (the Mann-Whitney statistic).
+    """Compute the exact AUC, see `delong.area`. Both classes must be present."""
+    return area(*classes_of(scores, positive)).auc
 
-    The pairs are counted in whole numbers, so the result does not depend on the order of the samples. Both classes must be present.
-    """
-    negatives, positives = np.sort(scores[~positive]), np.sort(scores[positive])
-    below = int(np.searchsorted(negatives, positives, "left").sum())
-    not_above = int(np.searchsorted(negatives, positives, "right").sum())
-    return (below + not_above) / (2 * len(positives) * len(negatives))
+
+def classes_of(scores: np.ndarray, positive: np.ndarray) -> Classes:
+    """Return the sorted scores of each class."""
+    return Classes(np.sort(scores[~positive]), np.sort(scores[positive]))
 
 
 def thresholded_auc(scores: np.ndarray, positive: np.ndarray, thresholds: int) -> float:
@@ -80,12 +97,22 @@ def thresholded_auc(scores: np.ndarray, positive: np.ndarray, thresholds: int) -
 
 def log_loss(logits: np.ndarray, positive: np.ndarray) -> float:
     """Compute the mean binary cross-entropy from logits, in nats."""
-    total = 0.0
+    return loss_and_variance(logits, positive)[0]
+
+
+def loss_and_variance(logits: np.ndarray, positive: np.ndarray) -> tuple[float, float | None]:
+    """Compute the mean binary cross-entropy and the variance of that mean; the variance is None for a single sample."""
+    total = squares = 0.0
     for i in range(0, len(logits), 1 << 20):  # in blocks, to avoid a float64 copy of all samples
         z, y = logits[i : i + (1 << 20)].astype(np.float64), positive[i : i + (1 << 20)]
-        with np.errstate(invalid="ignore"):  # infinite logits give a NaN loss, which needs no warning
-            total += float((np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))).sum())
-    return total / len(logits)
+        with np.errstate(invalid="ignore", over="ignore"):  # infinite logits give a NaN loss, which needs no warning
+            losses = np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))
+            total += float(losses.sum())
+            squares += float(losses @ losses)
+    count = len(logits)
+    if count < 2 or not np.isfinite(squares):
+        return total / count, None
+    return total / count, max(0.0, squares / count - (total / count) ** 2) / (count - 1)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from dataloading.sources import read_spec
 from dataloading.tf_raw import TfRawSplit
 from tests.dataloading.make_data import folder_bytes
 from tests.dataloading.parquet.outbrain_files import MULTI_HOT, NUMERICAL, ONE_HOT, nvidia_spec, write_files, write_raw
-from utils.config.options import DataConfig
+from utils.config.data import DataConfig
 from utils.config.per_feature import FeatureConfig
 
 

@@ -20,7 +20,7 @@ from dataloading.synthetic.power_law import cumulative
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
 from tests.dataloading.make_data import rich_spec
-from utils.config.options import DataConfig
+from utils.config.data import DataConfig
 from utils.errors import UserError
 
 ROWS = 200_000

@@ -1,11 +1,14 @@
 """Tests that initial embedding rows depend on (seed, feature, row) and on nothing else."""
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.embedding.initializers import ConstantRows, UniformRows
+from model.embedding.initializers import ConstantRows, NormalRows, UniformRows, rows_of
+from model.embedding.table import Table
 
 
 def table(rows, dim, seed=0, feature="cat_0", chunk=None, columns=None):
@@ -80,3 +83,35 @@ def test_constant_rows():
     out = np.empty((3, 2), np.float32)
     ConstantRows(0.1)(out, 7)
     assert (out == np.float32(0.1)).all()
+
+
+def test_normal_rows_have_the_quantiles_of_their_distribution_and_depend_on_nothing_else():
+    fill = NormalRows(3, "user", 20_000, 64, stddev=0.5)
+    values = np.empty((20_000, 64), np.float32)
+    fill(values, 0)
+    shares = np.array([1e-5, 1e-3, 0.02, 0.03, 0.1, 0.5, 0.9, 0.97, 0.98, 0.999, 0.99999])
+    expected = 0.5 * np.array([NormalDist().inv_cdf(share) for share in shares])
+    found = np.searchsorted(np.sort(values.ravel()), expected) / values.size
+    np.testing.assert_allclose(found, shares, atol=5 * np.sqrt(0.25 / values.size), rtol=0)
+    assert np.isfinite(values).all() and np.abs(values).max() < 0.5 * 5.5
+    some = np.empty((3, 5), np.float32)
+    NormalRows(3, "user", 20_000, 64, (7, 12), stddev=0.5)(some, 4321)
+    np.testing.assert_array_equal(some, values[4321:4324, 7:12])
+
+
+def test_normal_rows_at_the_ends_of_the_grid_are_finite():
+    fill = NormalRows(0, "x", 10, 8, stddev=1.0)
+    drawn = np.array([[0, 2**-24, 0.02425, 0.5, 1 - 0.02425, 1 - 2**-24]], np.float32)
+    fill._distribute(drawn)
+    expected = [NormalDist().inv_cdf(float(np.float32(share)) + 2**-25) for share in (0, 2**-24, 0.02425, 0.5, 1 - 0.02425, 1 - 2**-24)]
+    np.testing.assert_allclose(drawn[0], expected, rtol=3e-4, atol=1e-7)  # the polynomials are evaluated in float32
+
+
+def test_a_tables_initializer_takes_its_scale():
+    out = np.empty((500, 8), np.float32)
+    rows_of(Table("t", 500, 8, initializer="uniform", scale=0.25), 0, (0, 8))(out, 0)
+    assert 0.24 < np.abs(out).max() <= 0.25
+    rows_of(Table("t", 500, 8, initializer="normal", scale=0.01), 0, (0, 8))(out, 0)
+    assert out.std() == pytest.approx(0.01, rel=0.05)
+    with pytest.raises(ValueError, match="needs a scale"):
+        Table("t", 5, 8, initializer="normal")

@@ -156,6 +156,7 @@ FORMS = {
     "one layer of rank one": (Model(num_layers=1, rank=1), {}),
     "more layers than fit one digit": (Model(num_layers=11, rank=2, deviation=0.15), {}),
     "tables in one file": (Model(), {"concat_embedding": True}),
+    "full rank": (Model(), {"kind": FullRank}),
 }
 
 
@@ -288,10 +289,19 @@ def test_configuration_of_another_checkpoint_is_a_one_line_error(call, tmp_path,
     check_refused(call, source, dataset, message)
 
 
-def test_missing_and_full_rank_cross_layers_are_rejected(call, tmp_path, dataset):
+def test_missing_cross_layers_are_rejected(call, tmp_path, dataset):
     check_refused(call, write_checkpoint(tmp_path / "none", Model(num_layers=0)), dataset, "dense holds the weights of 0; expected the same number")
-    full = write_checkpoint(tmp_path / "full", Model(), FullRank)
-    check_refused(call, full, dataset, "cross_layers/0/_dense/kernel/.ATTRIBUTES/VARIABLE_VALUE: a cross layer of full rank; expected two kernels")
+
+
+def test_cross_layers_of_both_kinds_are_rejected(call, tmp_path, dataset):
+    class Either(tf.Module):
+        def __new__(cls, u, v, bias):
+            count[0] += 1
+            return (FullRank if count[0] == 2 else Cross)(u, v, bias)
+
+    count = [0]
+    source = write_checkpoint(tmp_path / "nvidia", Model(), Either)
+    check_refused(call, source, dataset, "cross_layers/1/_dense/kernel/.ATTRIBUTES/VARIABLE_VALUE: cross layers of full rank beside others")
 
 
 def test_layer_without_its_second_kernel_is_rejected(call, tmp_path, dataset):

@@ -7,12 +7,13 @@ import sys
 import pytest
 
 from utils.config.config import GROUPS, Config
+from utils.config.data import DataConfig
 from utils.config.device import DeviceConfig
 from utils.config.flags import Parser, add_flags
 from utils.config.ineffective import warnings as warnings_of
 from utils.config.learning import OptimizerConfig, RegularisationConfig
 from utils.config.option import build
-from utils.config.options import DataConfig, ModelConfig, TrainingConfig
+from utils.config.options import ModelConfig, TrainingConfig
 from utils.config.per_feature import FeatureConfig
 from utils.config.placement import PlacementConfig
 from utils.config.ranking import RankingConfig
@@ -140,6 +141,11 @@ def test_help_texts_are_unique():
         (["--evals_per_epoch", "0", "--auc_threshold", "0.8"], "--auc_threshold needs evaluations, and --evals_per_epoch 0 turns them off"),
         (["--evals_per_epoch", "0", "--keep_best_checkpoint", "--save_checkpoint_path", "x"], "--keep_best_checkpoint needs evaluations"),
         (["--evals_per_epoch", "0", "--early_stop_patience", "2"], "--early_stop_patience needs evaluations"),
+        (["--evals_per_epoch", "0", "--lr_schedule", "plateau"], "--lr_schedule plateau needs evaluations"),
+        (["--plateau_factor", "1"], "--plateau_factor 1.0: expected above 0 and below 1"),
+        (["--structure", "parallel", "--top_mlp_dims", "1"], "--structure parallel needs hidden layers"),
+        (["--structure", "crossnet", "--top_mlp_dims", "8,1"], "--structure crossnet has no hidden layers"),
+        (["--embedding_initializer_scale", "0"], "--embedding_initializer_scale 0.0: expected above 0"),
         (["--xla", "some"], "argument --xla: 'some' is not true, false or all"),
         (["--run_eagerly", "--xla", "all"], "--run_eagerly and --xla exclude each other"),
         (["--run_eagerly", "--xla"], "--run_eagerly and --xla exclude each other"),
