@@ -95,9 +95,10 @@ class Loop:
         self._signal_at, self._log_loss, self._mrr = signal_at, log_loss, mrr
         evaluation = Evaluation("test", self._evaluate) if evaluate else None
         options = config("--learning_rate", "1", "--warmup_steps", "2", "--decay_start_step", "100", "--decay_steps", "10", *flags)
-        self.groups = Groups((DenseGroup({}, Sgd(), build_schedules(options.optimizer)[0]),), (), plateau=plateau_of(options.optimizer))
-        options_of = {"evaluation": evaluation, "position": position, "saver": self if saves else None}
-        self.training = Training(self, self, options, Console("dlrm.py"), self.log, **options_of)
+        self.groups = Groups((DenseGroup({}, Sgd(), build_schedules(options.schedule)[0]),), (), plateau=plateau_of(options.schedule))
+        self.training = Training(
+            self, self, options, Console("dlrm.py"), self.log, evaluation=evaluation, position=position, saver=self if saves else None
+        )
 
     def begin(self, position, best):
         """Save the position."""
@@ -179,7 +180,7 @@ def test_an_evaluation_that_does_not_improve_reduces_the_learning_rate(tmp_path,
     loop = Loop(tmp_path, *flags, "--plateau_min_lr", "0.0005", auc=scores.get)
     loop.run()
     assert loop.rates == pytest.approx([1, 1, 1, 0.1, 0.01, 0.01, 0.001, *[0.0005] * 3])
-    assert "no better AUC at step 3: learning rate 1 -> 0.1\n" in capsys.readouterr().out
+    assert "no better test AUC at step 3: learning rates reduced to 0.1 of the schedule's\n" in capsys.readouterr().out
     assert [line["data"]["learning_rate"] for line in loop.lines({"learning_rate"})] == loop.rates
     patient = Loop(tmp_path, *flags, "--plateau_patience", "2", "--plateau_factor", "0.5", "--early_stop_patience", "3", auc=scores.get)
     patient.run()
