@@ -64,11 +64,11 @@ def converted(span: RunSpan, given: Path) -> Path:
     scratch = Scratch(given, "writing")
     try:
         board = TensorBoard(scratch.folder, run, None, span.stretches[0].began)
-        for stretch in span.stretches:
-            board.start(None, stretch.began, stretch.form(), stretch.until)
-            for line in _lines(span, stretch):
-                board.line(line.name or list(line.numbers), line.data, line.seconds)
-        board.close()
+        with contextlib.closing(board):
+            for stretch in span.stretches:
+                board.start(stretch.resumed_step or 0, stretch.began, stretch.form(), stretch.until)
+                for line in _lines(span, stretch):
+                    board.line(line.name or list(line.numbers), line.data, line.seconds)
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # a run without figures leaves no file
             os.replace(board.path, folder / board.path.name)

@@ -47,10 +47,17 @@ class EventFile:
                 self._file = self.path.open("xb")  # open as long as the run
                 break
             second += 1
-        self.add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        try:
+            self.add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        except OSError:
+            self.path.unlink()
+            raise
 
     def start(self, step: int, wall_time: float) -> None:
-        """Record that a process begins at a step: readers forget what earlier files say about this and later steps."""
+        """Record that a process begins at a step: readers forget what earlier files say about this and later steps.
+
+        TensorBoard's Python reader ignores the first such record of a folder, so a new run begins with one, too.
+        """
         self.add(Event(wall_time=wall_time, step=step, session_log=SessionLog(status=SessionLog.START)))
 
     def scalars(self, step: int, wall_time: float, values: Mapping[str, float]) -> None:

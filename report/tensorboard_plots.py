@@ -1,12 +1,12 @@
 """TensorBoard's plots of single lines of the log: curves of an evaluation, the run as text, and its hyper-parameters."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from tensorboardX import summary
-from tensorboardX.proto.api_pb2 import Status
+from tensorboardX.proto.api_pb2 import DataType, Experiment, MetricInfo, MetricName, Status
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
 
@@ -16,6 +16,7 @@ from utils.config.options import TRAIN
 
 _OF_REPORTING = {"mode", "print_freq", "log_steps", "log_norms", "verbose", "profiler_start_step", "profiled_rank", "resume"}
 _OF_RUN = ("program", "model", "workers", "device", "dtype")
+_DIFFERS = b"\x38\x01"  # field 7 of HParamInfo, `differs`: TensorBoard shows such columns first; the description in tensorboardX lacks it
 _SHOWN = 60  # entries of a list in the text of a run
 
 
@@ -40,13 +41,9 @@ def text_of(tag: str, data: Mapping[str, Any]) -> Summary:
 
 
 def hyper_parameters(flags: Mapping[str, Any], run: Mapping[str, Any], started: float) -> Summary:
-    """Return the hyper-parameters of a run: the flags that its mode reads, without those of files and reports, and facts of its line "RUN".
-
-    There is no list of hyper-parameters and metrics for all runs: without one TensorBoard takes every run's own, and those that differ come first.
-    """
-    mode, info = run.get("mode") or TRAIN, SessionStartInfo(start_time_secs=started)
-    values = {name: value for name, value in flags.items() if _is_parameter(name, mode)} | {name: run.get(name) for name in _OF_RUN}
-    for name, value in values.items():
+    """Return the hyper-parameters of a run: the flags that its mode reads, without those of files and reports, and facts of its line "RUN"."""
+    info = SessionStartInfo(start_time_secs=started)
+    for name, value in _parameters(flags, run).items():
         if isinstance(value, bool):
             info.hparams[name].bool_value = value
         elif isinstance(value, int | float):
@@ -56,10 +53,35 @@ def hyper_parameters(flags: Mapping[str, Any], run: Mapping[str, Any], started: 
     return _hparams("session_start_info", HParamsPluginData(session_start_info=info))
 
 
-def end_of_session(ended: float) -> Summary:
-    """Return the mark of a run that is complete."""
-    info = SessionEndInfo(status=Status.STATUS_SUCCESS, end_time_secs=ended)
-    return _hparams("session_end_info", HParamsPluginData(session_end_info=info))
+def end_of_session(flags: Mapping[str, Any], run: Mapping[str, Any], metrics: Iterable[str], ended: float) -> Iterator[Summary]:
+    """Yield the mark of a run that is complete, and the columns of TensorBoard's table of hyper-parameters.
+
+    Without these columns, TensorBoard 2.21 shows no metrics of a run that lies in the folder of `--logdir` itself.
+    """
+    end = SessionEndInfo(status=Status.STATUS_SUCCESS, end_time_secs=ended)
+    yield _hparams("session_end_info", HParamsPluginData(session_end_info=end))
+    columns = Experiment(metric_infos=[MetricInfo(name=MetricName(tag=tag)) for tag in metrics])
+    for name, value in _parameters(flags, run).items():
+        column = columns.hparam_infos.add(name=name, type=_type(value))
+        if name in OPTIONS and _plainly(value) != _plainly(OPTIONS[name].default):
+            column.MergeFromString(_DIFFERS)
+    yield _hparams("experiment", HParamsPluginData(experiment=columns))
+
+
+def _parameters(flags: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    mode = run.get("mode") or TRAIN
+    return {name: value for name, value in flags.items() if _is_parameter(name, mode)} | {name: run.get(name) for name in _OF_RUN}
+
+
+def _type(value: Any) -> int:
+    if isinstance(value, bool):
+        return DataType.DATA_TYPE_BOOL
+    return DataType.DATA_TYPE_FLOAT64 if isinstance(value, int | float) else DataType.DATA_TYPE_STRING
+
+
+def _plainly(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    return json.loads(json.dumps(value))
 
 
 def _precision_and_recall(name: str, histogram: Mapping[str, Any]) -> Summary:

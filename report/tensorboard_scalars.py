@@ -16,7 +16,7 @@ _TRAINING = {
     "exchange_ms": "speed/exchange_ms",
     "saving_ms": "speed/saving_ms",
     "learning_rate": "learning_rate/dense",
-    "embedding_learning_rate": "learning_rate/embedding",
+    "embedding_learning_rate": "learning_rate/tables",
     "memory_gib": "memory/first_worker_gib",
     "skipped_steps": "skipped_steps",
     "ids_out_of_range": "ids_out_of_range",
@@ -64,6 +64,11 @@ def scalars_of(step: str | Sequence[int], data: Mapping[str, Any], form: str, tr
         return Scalars(None, {})
     tags = _evaluated(data) if _is_evaluation(data) else {_tag(name): value for name, value in data.items()}
     return Scalars(number_of(step, data, form), _numbers(tags))
+
+
+def is_final(tag: str) -> bool:
+    """Return whether a tag is a metric of the finished run."""
+    return tag.startswith(f"{FINAL}/")
 
 
 def number_of(step: Sequence[int], data: Mapping[str, Any], form: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from report.tensorboard_events import EventFile, event_files
 from report.tensorboard_plots import end_of_session, hyper_parameters, plots_of, text_of
-from report.tensorboard_scalars import scalars_of
+from report.tensorboard_scalars import is_final, scalars_of
 from utils.config.options import TRAIN
 from utils.errors import UserError
 from utils.urls import is_url
@@ -36,31 +36,30 @@ class TensorBoard:
         self.folder = folder
         self._file = EventFile(folder, run)
         self._flags: Mapping[str, Any] = {}
+        self._run: Mapping[str, Any] = {}
         self._described, self._empty = False, True
-        self.start(resumed_step, started or time.time())
+        started = started or time.time()
+        self._file.start(0 if resumed_step is None else resumed_step + 1, started)
+        self.start(resumed_step or 0, started)
 
     @property
     def path(self) -> Path:
         """The event file."""
         return self._file.path
 
-    def start(self, resumed_step: int | None, started: float, form: str = "epoch,step", until: int | None = None) -> None:
+    def start(self, step: int, started: float, form: str = "epoch,step", until: int | None = None) -> None:
         """Begin the lines of a process.
 
         Args:
-            resumed_step, started: see the class.
+            step: the step before its first one.
+            started: the time of its start in seconds.
             form: the form of its steps, see `scalars_of`; the line "RUN" may name another one.
             until: lines of later steps are left out, because a later process has trained these steps again.
-
-        Raises:
-            OSError: the file cannot be written.
         """
         self._form, self._training, self._started, self._until = form, True, started, until
         self._behind = False
-        self._step = resumed_step or 0
+        self._step = step
         self._written: dict[str, int] = {}  # the last step of each tag: an evaluation's figures stand in two lines of the log
-        if resumed_step is not None:
-            self._file.start(resumed_step + 1, started)
 
     def line(self, step: Line, data: Mapping[str, Any], wall_time: float | None = None) -> None:
         """Write a line of the log; its time is now if none is given. Raises OSError."""
@@ -87,7 +86,7 @@ class TensorBoard:
         elif step == "FAULT":
             self._file.summaries(self._step, wall_time, [text_of("fault", data)])
         elif not step:
-            self._file.summaries(self._step, wall_time, [end_of_session(wall_time)])
+            self._file.summaries(self._step, wall_time, end_of_session(self._flags, self._run, sorted(filter(is_final, self._written)), wall_time))
 
     def close(self) -> None:
         """Close the file; remove it where the run ended before its first figures. Raises OSError."""
@@ -97,7 +96,7 @@ class TensorBoard:
                 self._file.path.unlink()
 
     def _describe(self, run: Mapping[str, Any], wall_time: float) -> None:
-        self._described = True
+        self._described, self._run = True, run
         self._form, self._training = run.get("step_form", self._form), run.get("mode", TRAIN) == TRAIN
         summaries = [hyper_parameters(self._flags, run, self._started)]
         self._file.summaries(self._step, wall_time, [*summaries, *([text_of("run", run)] if run else [])])

@@ -142,20 +142,11 @@ class Training:
         if not self.evaluations.is_due():
             return
         self._reports.read()
-        reductions = self.position.rate_reductions
         best = self.evaluations.run()
-        if self.position.rate_reductions > reductions:
-            self._tell_of_rates(reductions)
         self._log.log("TABLES", self._figures.of_tables())
         if best and self._checkpoints.wanted and self._config.training.keeps_best:
             self._save(best=True)
         self._meter.resume()
-
-    def _tell_of_rates(self, reductions: int) -> None:
-        """Print that an evaluation has reduced the learning rates; `reductions`: their number before it."""
-        step = self.position.step
-        before, after = (self._trainer.learning_rates(step, count)[0] for count in (reductions, self.position.rate_reductions))
-        self._console.say(f"no better {self._config.ranking.chosen_by or 'AUC'} at step {step}: learning rate {before:.6g} -> {after:.6g}")
 
     def _save(self, best: bool, wait: bool = False) -> None:
         self._reports.read()

@@ -55,6 +55,11 @@ class Position:
         """Return the same as `best` for a position as a checkpoint keeps it."""
         return position.get("best_auc") if ranking.chosen_by is None else (position.get("best_ranking") or {}).get(ranking.chosen_by.key)
 
+    @staticmethod
+    def last_epoch(position: Mapping[str, Any]) -> int:
+        """Return the epoch of the last step done, for a position as a checkpoint keeps it; after an epoch's last step `epoch` is the next one."""
+        return max(0, position.get("epoch", 0) - (position.get("batch", 0) == 0))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the position as checkpoints keep it. `best_ranking` is left out where it is empty, so nothing changes for runs without groups."""
         return {name: value for name, value in asdict(self).items() if name != "best_ranking" or value}
