@@ -38,7 +38,7 @@ class Terminal:
         self._main, other = pty.openpty()
         self.resize(columns)
         # A session of its own, so that the terminal controls the command and Ctrl-C reaches it.
-        options = {"cwd": cwd, "stdin": other, "stdout": other, "stderr": other, "start_new_session": True, "env": {**os.environ, **(env or {})}}
+        options = {"cwd": cwd, "stdin": other, "stdout": other, "stderr": other, "start_new_session": True, "env": {**os.environ, "TERM": "xterm", **(env or {})}}
         control = ["import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"]
         with subprocess.Popen(["python3", "-c", *control, *map(str, words)], **options) as process:
             os.close(other)
