@@ -35,7 +35,7 @@ class KerasWideAndDeep:
         options = work.config.optimizer
         self.groups = (
             (linear.trainable_variables, keras.optimizers.Ftrl(options.linear_learning_rate)),
-            (deep.trainable_variables, keras.optimizers.RMSprop(options.learning_rate, rho=options.rho)),
+            (deep.trainable_variables, keras.optimizers.RMSprop(work.config.schedule.learning_rate, rho=options.rho)),
         )
         for variables, optimizer in self.groups:
             optimizer.build(variables)
@@ -89,7 +89,7 @@ class LegacyWideAndDeep:
         options, optimizers, self._inputs = work.config.optimizer, library.optimizers.legacy, _Inputs(work)
         self.model = library.experimental.WideDeepModel(*_parts(library, work, dtype))
         self.model.compile(
-            optimizer=[optimizers.Ftrl(options.linear_learning_rate), optimizers.RMSprop(options.learning_rate, rho=options.rho)],
+            optimizer=[optimizers.Ftrl(options.linear_learning_rate), optimizers.RMSprop(work.config.schedule.learning_rate, rho=options.rho)],
             loss=library.losses.BinaryCrossentropy(from_logits=True),
         )
 

@@ -29,6 +29,7 @@ CANNOT_TELL = "cannot tell"
 MIN_ROUNDS = 6
 DRAWS, SEED, LEVEL = 10_000, 0, 0.95
 _VALUES_AT_ONCE = 1 << 22
+_MOST_VALUES = 10**8  # values of all draws; files of more than 10,000 rounds have fewer draws, of which their medians need fewer
 _BY_CHANCE = 10  # from so many figures on, a line says that some verdicts are due to chance
 _UNIMPORTANT = ("json", "folder")  # options that change no figure
 _SOURCE = ("commit", "operations")  # entries of the header that are texts
@@ -92,16 +93,16 @@ def interval(old: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
     The rounds of each file are drawn with replacement, independently, 10,000 times, from a fixed seed; the ends are the 2.5th and 97.5th percentiles
     of the ratios. Percentiles and not BCa: the jackknife that BCa takes its acceleration from does not work for medians.
     """
-    draw = np.random.default_rng(SEED)
-    ratios = _medians(np.asarray(new, np.float64), draw) / _medians(np.asarray(old, np.float64), draw)
+    draw, draws = np.random.default_rng(SEED), max(DRAWS // 10, min(DRAWS, _MOST_VALUES // max(len(old), len(new))))
+    ratios = _medians(np.asarray(new, np.float64), draws, draw) / _medians(np.asarray(old, np.float64), draws, draw)
     low, high = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
-def _medians(values: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Return the medians of DRAWS resamples of the values."""
+def _medians(values: np.ndarray, draws: int, draw: np.random.Generator) -> np.ndarray:
+    """Return the medians of resamples of the values."""
     at_once = max(1, _VALUES_AT_ONCE // len(values))
-    sizes = [min(at_once, DRAWS - start) for start in range(0, DRAWS, at_once)]
+    sizes = [min(at_once, draws - start) for start in range(0, draws, at_once)]
     return np.concatenate([np.median(values[draw.integers(0, len(values), (size, len(values)))], axis=1) for size in sizes])
 
 

@@ -83,9 +83,5 @@ def _advice(record: Record) -> Iterator[tuple[str, str]]:
 
 def feature_of(record: Record) -> str:
     """Return the name of a feature, for the example of a command."""
-    features = record.about.get("features")
-    if isinstance(features, (list, tuple)):
-        for feature in features:
-            if isinstance(feature, dict) and feature.get("name"):
-                return str(feature["name"])
-    return "FEATURE"
+    names = [feature["name"] for feature in record.about.get("features") or ()]
+    return next(iter([*names, *(record.about.get("numerical") or ())]), "FEATURE")

@@ -4,6 +4,8 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+NONE = "-"
+
 
 class Markup(str):
     """Text that is HTML already and is not escaped again."""
@@ -35,11 +37,9 @@ def joined(content: Iterable[Any]) -> Markup:
 
 def number(value: float | int | None, digits: int = 5) -> Markup:
     """Return a figure: its full value for programs, shown with some digits; a dash for None."""
-    return (
-        element("span", "–", class_="none", title="undefined, or not in the log")
-        if value is None
-        else element("data", shown(value, digits), value=repr(value))
-    )
+    if value is None:
+        return element("span", NONE, class_="none", title="undefined, or not in the log")
+    return element("data", shown(value, digits), value=repr(value))
 
 
 def shown(value: float | int, digits: int = 5) -> str:
@@ -86,8 +86,10 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], h
         rows: cells: texts, elements, numbers, None.
         hidden_caption: show the caption to screen readers only.
     """
-    head = element("tr", *(element("th", column, scope="col") for column in columns))
-    body = [element("tr", *(_cell(cell, place) for place, cell in enumerate(row))) for row in rows]
+    lines = [[_cell(cell, place) for place, cell in enumerate(row)] for row in rows]
+    right = [bool(lines) and all(line[place].startswith('<td class="n"') for line in lines) for place in range(len(columns))]
+    head = element("tr", *(element("th", name, scope="col", class_="n" if numeric else None) for name, numeric in zip(columns, right, strict=True)))
+    body = [element("tr", *line) for line in lines]
     named = element("caption", caption, class_="quiet" if hidden_caption else None)
     inside = element("table", named, element("thead", head), element("tbody", *body))
     return element("div", inside, class_="scroll", tabindex="0", role="region", aria_label=f"table: {caption}")

@@ -14,22 +14,21 @@ _GIB = 2**30
 
 def placement(record: Record) -> tuple[Markup, list[Plot]] | None:
     """Return the section about workers: their tables, memory and traffic; None where the log does not tell."""
-    workers = _entries(record.about.get("placement"))
+    workers = record.about.get("placement") or []
     if not workers:
         return None
-    peaks = record.tables.get("memory_gib")
-    peaks = peaks if isinstance(peaks, Sequence) and not isinstance(peaks, str) else ()
+    peaks = record.tables.get("memory_gib") or ()
     rows = []
     for place, worker in enumerate(workers):
         peak = finite(peaks[place]) if place < len(peaks) else None
         rows.append(
             (
-                f"worker {worker.get('worker', place)}",
-                size(finite(worker.get("bytes"))),
+                f"worker {worker['worker']}",
+                size(worker["bytes"]),
                 size(None if peak is None else peak * _GIB),
-                number(finite(worker.get("ids_per_step"))),
-                size(finite(worker.get("sent_bytes_per_step"))),
-                _held(worker.get("tables") or ()),
+                number(finite(worker["ids_per_step"])),
+                size(finite(worker["sent_bytes_per_step"])),
+                _held(worker["tables"]),
             )
         )
     columns = ["worker", "tables' memory", "peak memory", "ids looked up a step", "sent a step", "tables (columns)"]
@@ -39,16 +38,16 @@ def placement(record: Record) -> tuple[Markup, list[Plot]] | None:
         parts.append(note(f"On every worker: {', '.join(map(str, replicated))}."))
     plots = []
     if len(workers) > 1:
-        names = [f"worker {worker.get('worker', place)}" for place, worker in enumerate(workers)]
+        names = [f"worker {worker['worker']}" for worker in workers]
         for key, title, unit, scale in (("bytes", "Memory of the tables", "MiB", 2**20), ("sent_bytes_per_step", "Sent in a step", "MiB", 2**20)):
-            values = [None if (value := finite(worker.get(key))) is None else value / scale for worker in workers]
+            values = [None if (value := finite(worker[key])) is None else value / scale for worker in workers]
             plots.append(Plot(f"workers-{key}".replace("_", "-"), title, unit, [Series(unit, names, values)], "worker", "bars", whole=True))
     return section("placement", "Workers and placement", *parts, plotted(plots)), plots
 
 
 def _held(shards: Sequence[Any]) -> Markup:
     """Return the tables of a worker; long lists are folded."""
-    names = [f"{shard[0]} ({shard[1]}–{shard[2]})" for shard in shards if isinstance(shard, Sequence) and len(shard) == 3]
+    names = [f"{name} ({first} to {last})" for name, first, last in shards]
     if len(names) <= _MOST_NAMES:
         return joined([", ".join(names) or "none"])
     return element("details", element("summary", f"{len(names)} tables"), ", ".join(names))
@@ -56,19 +55,19 @@ def _held(shards: Sequence[Any]) -> Markup:
 
 def tables(record: Record, most: int = POINTS) -> tuple[Markup, list[Plot]] | None:
     """Return the section about tables: rows, memory, share touched, norm; None where the log does not tell."""
-    described = _entries(record.about.get("tables"))
+    described = record.about.get("tables") or []
     if not described:
         return None
     touched, norms = record.tables.get("touched") or {}, record.tables.get("norms") or {}
     readers: dict[str, list[str]] = {}
-    for feature in _entries(record.about.get("features")):
-        readers.setdefault(str(feature.get("table")), []).append(str(feature.get("name")))
-    ordered = sorted(described, key=lambda one: -(finite(one.get("rows")) or 0))
+    for feature in record.about.get("features") or []:
+        readers.setdefault(feature["table"], []).append(feature["name"])
+    ordered = sorted(described, key=lambda one: -(one["rows"] or 0))
     rows = []
     for one in ordered:
-        name = str(one.get("name"))
+        name = one["name"]
         features = ", ".join(readers.get(name, ()))
-        cells = (number(finite(one.get("rows"))), number(finite(one.get("dim"))), size(finite(one.get("bytes"))), share(finite(touched.get(name))))
+        cells = (number(one["rows"]), number(one["dim"]), size(one["bytes"]), share(finite(touched.get(name))))
         rows.append((name, *cells, *((number(finite(norms.get(name))),) if norms else ()), features))
     columns = ["table", "rows", "width", "memory", "rows touched", *(["L2 norm"] if norms else []), "features"]
     parts: list[Any] = [table("tables", columns, rows)]
@@ -86,7 +85,7 @@ def tables(record: Record, most: int = POINTS) -> tuple[Markup, list[Plot]] | No
 
 def _table_plots(record: Record, ordered: Sequence[Mapping[str, Any]], touched: Mapping[str, Any], most: int) -> list[Plot]:
     plots = []
-    largest = [str(one.get("name")) for one in ordered]
+    largest = [one["name"] for one in ordered]
     shown = [name for name in largest if finite(touched.get(name)) is not None][:_MOST_BARS]
     if shown:
         values = [100 * touched[name] for name in shown]
@@ -114,24 +113,24 @@ def _table_plots(record: Record, ordered: Sequence[Mapping[str, Any]], touched: 
 
 def importance(record: Record, command: str) -> tuple[Markup, list[Plot]]:
     """Return the section about the importance of features; without one in the log, the command that measures it."""
-    features = [one for one in _entries(record.importance.get("features")) if _middle(one, "auc_lost") is not None]
+    features = record.importance.get("features") or []
     if not features:
         text = "The log has no importance of features. This command measures what the model loses when a feature's values are permuted:"
         return section("importance", "Importance of features", note(text), code(command)), []
     ranked = sorted(features, key=lambda one: -(_middle(one, "auc_lost") or 0.0))
-    names = [str(one.get("name")) for one in ranked]
+    names = [one["name"] for one in ranked]
     plots = [_bars(ranked[:_MOST_BARS], names[:_MOST_BARS], *named) for named in (("auc_lost", "AUC lost"), ("log_loss_lost", "log loss added"))]
     rows = []
     for name, one in zip(names, ranked, strict=True):
-        columns = ", ".join(map(str, one.get("columns") or ()))
+        columns = ", ".join(one["columns"])
         rows.append((name, *_three(one, "auc_lost"), *_three(one, "log_loss_lost"), "" if columns == name else columns))
     plots = [plot for plot in plots if plot.series[0].values]
     parts: list[Any] = [plotted(plots)]
-    parts.append(table("importance", ["feature", "AUC lost", "95%", "log loss added", "95%", "moves together"], rows))
+    parts.append(table("importance", ["feature", "AUC lost", "AUC lost, 95%", "log loss added", "log loss added, 95%", "moves together"], rows))
     measured = record.importance
     count, repeats = finite(measured.get("samples")), finite(measured.get("repeats"))
     said = f"Measured on {count:,} rows of the {measured.get('split')} split, {repeats} permutations of each feature." if count and repeats else None
-    copies = [pair for pair in measured.get("copies") or () if isinstance(pair, Sequence) and len(pair) >= 3]
+    copies = measured.get("copies") or ()
     warned = [
         note(f"{pair[0]} and {pair[1]} are copies of each other (normalised mutual information {pair[2]:.4g}); each hides the other's importance.")
         for pair in copies
@@ -159,21 +158,13 @@ def _bars(ranked: Sequence[Mapping[str, Any]], names: Sequence[str], key: str, t
 
 
 def _middle(feature: Mapping[str, Any], key: str) -> float | None:
-    found = feature.get(key)
-    return finite(found[0]) if isinstance(found, Sequence) and found else finite(found)
+    return finite(feature[key][0])
 
 
 def _limits(feature: Mapping[str, Any], key: str) -> tuple[float, float] | None:
-    found = feature.get(key)
-    if not isinstance(found, Sequence) or len(found) < 3:
-        return None
-    low, high = finite(found[1]), finite(found[2])
+    low, high = map(finite, feature[key][1:])
     return None if low is None or high is None else (low, high)
 
 
 def _three(feature: Mapping[str, Any], key: str) -> tuple[Markup, Markup]:
     return number(_middle(feature, key)), interval(*(_limits(feature, key) or (None, None)))
-
-
-def _entries(found: Any) -> list[Mapping[str, Any]]:
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, (list, tuple)) else []

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from report.shapes import fitting, is_whole
 from utils.errors import UserError
 
 _MARK = b"DLLL {"
@@ -97,11 +98,11 @@ def parsed(text: bytes) -> Line | None:
     if not isinstance(content, dict) or not isinstance(content.get("data"), dict) or "step" not in content:
         return None
     step = content["step"]
-    name, numbers = (step, ()) if isinstance(step, str) else ("", (step,) if isinstance(step, int) else step)
-    if not isinstance(numbers, (list, tuple)) or not all(isinstance(number, int) for number in numbers):
+    name, numbers = (step, ()) if isinstance(step, str) else ("", (step,) if is_whole(step) else step)
+    if not isinstance(numbers, (list, tuple)) or len(numbers) > 2 or not all(is_whole(number) for number in numbers):
         return None
     try:
         seconds = float(content.get("timestamp", 0))
     except (TypeError, ValueError):
         seconds = 0.0
-    return Line(name, tuple(numbers), seconds, content["data"])
+    return Line(name, tuple(numbers), seconds, fitting(name, content["data"]) if name else content["data"])

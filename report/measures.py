@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from report.rows import NORMAL, wilson
 from report.thinning import finite
-
-NORMAL = 1.959963984540054  # standard errors on each side of an interval of 95%
 
 
 @dataclass(frozen=True)
@@ -73,22 +72,14 @@ def auc_interval(auc: Any, variance: Any) -> tuple[float, float] | tuple[None, N
     return (None, None) if low is None else (max(0.0, low), min(1.0, high))
 
 
-def wilson(positives: float, count: float) -> tuple[float, float]:
-    """Return Wilson's interval of 95% of a share (Wilson 1927)."""
-    square = NORMAL * NORMAL
-    middle = (positives + square / 2) / (count + square)
-    spread = NORMAL / (count + square) * math.sqrt(positives * (count - positives) / count + square / 4)
-    return max(0.0, middle - spread), min(1.0, middle + spread)
-
-
 def deciles(summary: Mapping[str, Any]) -> list[Decile]:
     """Return the tenths of an evaluation's rows; those without rows are left out."""
     found = []
     for part in summary.get("deciles") or ():
         samples, positives, total, lowest, highest = part
         if samples:
-            low, high = wilson(positives, samples)
-            found.append(Decile(samples, positives, (total or 0.0) / samples, positives / samples, low, high, lowest, highest))
+            rate = wilson(positives, samples)
+            found.append(Decile(samples, positives, (total or 0.0) / samples, rate.value, rate.low, rate.high, lowest, highest))
     return found
 
 

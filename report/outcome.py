@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from report.html import Markup, described, element, interval, joined, number, section, size, table
+from report.log_runs import whole
 from report.measures import auc_interval, normal_interval
 from report.record import Record
 from report.thinning import finite
@@ -44,7 +45,7 @@ def outcomes(record: Record) -> list[Outcome]:
         if record.mode == "train":
             figures.pop("samples", None)  # those that were trained on
         if "auc" in figures or "log_loss" in figures:
-            found["test"] = Outcome("test", final.get("tested_step", record.last_step), figures, True)
+            found["test"] = Outcome("test", whole(final.get("tested_step")) or record.last_step, figures, True)
     for split, key in record.metrics:
         if split not in found and (curve := record.metrics[split, key]).last:
             figures = {other: last.last.value for (of, other), last in record.metrics.items() if of == split and last.last}
@@ -74,7 +75,7 @@ def status(record: Record) -> tuple[str, str]:
     if record.final is not None:
         if record.mode != "train":
             return "good", "Ended well."
-        if step is not None and isinstance(planned, int) and step < planned:
+        if step is not None and planned is not None and step < planned:
             return "good", f"Ended well{reached}, before the {planned:,} steps that were planned."
         return "good", f"Ended well{reached}."
     return "bad", f"The log ends{reached} without final figures: the process was killed, or is still running."
@@ -130,19 +131,16 @@ def _facts(record: Record) -> Iterator[tuple[str, Any]]:
     yield "program", f"{program or 'unknown'}, --mode {record.mode}"
     yield "model", about.get("model") or flags.get("interaction")
     parameters = about.get("parameters")
-    if isinstance(parameters, Mapping):
-        yield (
-            "parameters",
-            joined(_separated((joined([number(count), f" {name}"]) for name, count in parameters.items() if finite(count) is not None))),
-        )
+    if parameters:
+        yield "parameters", joined(_separated(joined([number(count), f" {name}"]) for name, count in parameters.items()))
     yield "dataset", about.get("dataset") or flags.get("dataset_path")
     samples = about.get("samples")
-    if isinstance(samples, Mapping):
-        yield "rows", joined(_separated(joined([f"{split} ", number(finite(count))]) for split, count in samples.items()))
+    if samples:
+        yield "rows", joined(_separated(joined([f"{split} ", number(count)]) for split, count in samples.items()))
     yield "batch", joined([number(batch), " samples"]) if (batch := finite(about.get("batch_size") or flags.get("batch_size"))) else None
     workers = about.get("workers")
     if workers is not None:
-        yield "workers", joined([number(finite(workers)), f" on {about.get('device')}, {about.get('dtype')}, {about.get('operations')}"])
+        yield "workers", joined([number(workers), f" on {about.get('device')}, {about.get('dtype')}, {about.get('operations')}"])
     yield "processor", about.get("processor")
     if record.began:
         yield "began", f"{datetime.fromtimestamp(record.began, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
@@ -153,7 +151,7 @@ def _facts(record: Record) -> Iterator[tuple[str, Any]]:
     throughput = finite((record.final or {}).get("throughput")) or _last(record, "samples_per_s")
     yield "throughput", joined([number(throughput), " samples/s"]) if throughput else None
     memory = record.tables.get("memory_gib")
-    if isinstance(memory, (list, tuple)) and memory:
+    if memory:
         yield "memory", joined(_separated(size(one * 2**30) for one in memory if finite(one) is not None))
     skipped, out_of_range = _last(record, "skipped_steps"), _last(record, "ids_out_of_range")
     yield "skipped steps", number(skipped) if skipped else None

@@ -9,7 +9,9 @@ from report.log_runs import ONE_STEP, STEP_STEPS, RunSpan, Stretch, whole
 from report.thinning import Curve, Point, finite
 
 MOST_EVENTS = 1000
-_SPLITS = {"auc": "test", "test_loss": "test", "valid_auc": "valid", "valid_loss": "valid"}
+# Keys of evaluations in NVIDIA's logs, and their names here.
+_NAMES = {"auc_val": "auc", "auc_roc": "auc", "loss_val": "log_loss", "streaming_map_val": "map_at_12", "binary_accuracy_val": "binary_accuracy"}
+_SPLITS = {**dict.fromkeys(("auc", "test_loss", *_NAMES), "test"), "valid_auc": "valid", "valid_loss": "valid"}
 Data = Mapping[str, Any]
 
 
@@ -173,7 +175,7 @@ class _Reader:
         step = numbers[0] if len(numbers) == 1 or self._form == STEP_STEPS else numbers[1]
         if "batch_samplesps" in line.data and len(numbers) == 2 and self._form != ONE_STEP and numbers[0] == 1 and len(line.data) == 1:
             step = numbers[1]
-        if not self._counts(step):
+        if not self._counts(step) or (len(numbers) == 1 and record.mode != "train"):  # a published form counts batches in --mode eval
             return
         record.last_step = max(step, record.last_step or 0)
         split = next((_SPLITS[key] for key in line.data if key in _SPLITS), None)
@@ -192,8 +194,7 @@ class _Reader:
         """Take an evaluation's line as it has always been."""
         for key, value in data.items():
             plain = key.removeprefix(f"{split}_")
-            if plain == "loss":
-                plain = "log_loss"
+            plain = "log_loss" if plain == "loss" else _NAMES.get(plain, plain)
             if plain not in ("samples", "groups", "groups_with_positive"):
                 self._add(self._record.metrics.setdefault((split, plain), Curve()), step, value)
 

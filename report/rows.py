@@ -12,7 +12,7 @@ import numpy as np
 from report.rows_values import grouping
 from utils.errors import UserError
 from utils.metrics.binary import classes_of
-from utils.metrics.delong import area
+from utils.metrics.delong import area, difference_spreads
 
 LEVEL = 0.95  # of every interval
 NORMAL = 1.959963984540054  # standard errors on each side of it
@@ -184,22 +184,9 @@ def _moments(values: list[Iterator[np.ndarray]], count: int) -> tuple[list[float
 
 
 def _auc_difference(both: tuple[np.ndarray, np.ndarray], positive: np.ndarray) -> Difference:
-    """Return the difference of AUCs with DeLong's interval: the variance of the rows' differences, as of two correlated U statistics."""
-    classes = [classes_of(scores, positive) for scores in both]
-    variance = 0.0
-    for side, others in ((positive, "negatives"), (~positive, "positives")):
-        shares = [_below(scores[side], getattr(one, others)) for scores, one in zip(both, classes, strict=True)]
-        _, spread = _moments(shares, count := int(np.count_nonzero(side)))
-        variance = None if variance is None or spread is None else variance + spread / count
-    aucs = [area(*one).auc for one in classes]
-    return Difference(aucs[0], aucs[1], _interval(aucs[1] - aucs[0], variance))
-
-
-def _below(scores: np.ndarray, others: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the share of the sorted `others` below each score, ties counting half, in blocks."""
-    for start in range(0, len(scores), _BLOCK):
-        block = scores[start : start + _BLOCK]
-        yield (np.searchsorted(others, block, "left") + np.searchsorted(others, block, "right")) / (2 * len(others))
+    first, second = (area(*classes_of(scores, positive)).auc for scores in both)
+    spreads = difference_spreads(*both, positive)
+    return Difference(first, second, _interval(second - first, None if None in spreads else sum(spreads)))
 
 
 def _interval(value: float, variance: float | None) -> Interval:

@@ -17,6 +17,7 @@ from utils.encoding.transforms import HEXADECIMAL, transforms_of
 from utils.errors import UserError
 
 BLOCK_BYTES = 16 << 20
+_BLOCK = 1 << 20  # ids
 
 
 def open_dataset(folder: Path) -> FeatureSpec:
@@ -189,3 +190,17 @@ def add_counts(counts: np.ndarray, ids: np.ndarray) -> None:
         return
     values, found = np.unique(ids, return_counts=True)
     counts[values] += found.astype(counts.dtype)
+
+
+def most_frequent(counts: np.ndarray, wanted: int) -> np.ndarray:
+    """Return the ids of the largest counts above 0, at most `wanted`, the largest first, equal ones by id."""
+    best = np.zeros(0, np.int64)
+    for start in range(0, len(counts), _BLOCK):  # partitioning a whole table that is mostly 0 takes seconds
+        block = counts[start : start + _BLOCK]
+        there = np.flatnonzero(block)
+        if len(there) > wanted:
+            least = np.partition(block[there], len(there) - wanted)[len(there) - wanted]
+            there = there[block[there] >= least]
+        best = np.concatenate([best, there + start])
+        best = best[np.lexsort((best, -counts[best].astype(np.int64)))][:wanted]
+    return best

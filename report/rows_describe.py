@@ -100,13 +100,17 @@ class _Scan(NamedTuple):
         return self.split.name
 
     def blocks(self, read: Callable[[int, int], np.ndarray], width: int, progress: Progress) -> Iterator[np.ndarray]:
-        """Yield blocks of the values of these rows; a row has `width` bytes."""
-        step = block_rows(width)
+        """Yield blocks of the values of these rows, of about 16 MiB; a row has `width` bytes."""
+        step, parts, waiting = block_rows(width), [], 0
         for first, last in self.ranges:
             for start in range(first, last, step):
                 stop = min(start + step, last)
-                yield read(start, stop)
-                progress.advance(stop - start)
+                parts.append(read(start, stop))
+                waiting += stop - start
+                if waiting >= step or stop == self.ranges[-1][1]:  # short ranges are joined
+                    yield parts[0] if len(parts) == 1 else np.concatenate(parts)
+                    progress.advance(waiting)
+                    parts, waiting = [], 0
 
 
 def describe(dataset: str | Path, max_rows: int = MAX_ROWS) -> Description:
@@ -289,12 +293,15 @@ class _Numbers:
             values = values[finite]
         if not values.size:
             return
-        self.counts += np.bincount(np.searchsorted(self.edges, values, "left"), minlength=len(self.counts))
-        self._low, self._high = min(self._low, float(values.min())), max(self._high, float(values.max()))
+        values.sort()  # then all that follows is quick
+        below = np.searchsorted(values, self.edges, "right")
+        self.counts += np.diff(below, prepend=0, append=len(values))
+        self._low, self._high = min(self._low, float(values[0])), max(self._high, float(values[-1]))
         self._zeros += values.size - int(np.count_nonzero(values))
         self._merge(values.size, float(values.mean(dtype=np.float64)), float(values.var(dtype=np.float64)))
         if self._distinct is not None:
-            both = np.union1d(self._distinct, values)
+            new = values[np.concatenate([[True], values[1:] != values[:-1]])]
+            both = np.union1d(self._distinct, new) if len(new) <= _FEW else new
             self._distinct = both if len(both) <= _FEW else None
 
     def _merge(self, count: int, mean: float, variance: float) -> None:

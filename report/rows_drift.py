@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from report.rows_dataset import most_frequent
+
 _ALONE = 20  # ids that are groups of their own, the most frequent ones
 _TAIL = 10  # groups of the other ids
 _UNSEEN, _NOTHING = _ALONE + _TAIL, _ALONE + _TAIL + 1
@@ -75,9 +77,7 @@ def _blocks(count: int) -> Iterator[slice]:
 def _groups(counts: np.ndarray) -> np.ndarray:
     """Return the group of each id, `[V]` uint8."""
     group = np.full(len(counts), _UNSEEN, np.uint8)
-    alone = min(_ALONE, len(counts))
-    top = np.argpartition(counts, len(counts) - alone)[len(counts) - alone :]
-    top = top[counts[top] > 0]
+    top = most_frequent(counts, _ALONE)
     group[top] = np.arange(len(top))
     rest = counts.copy()
     rest[top] = 0

@@ -11,7 +11,19 @@ import numpy as np
 from dataloading.feature_spec import Categorical, FeatureSpec
 from dataloading.ranges import check_labels
 from dataloading.tf_raw import TfRawSplit
-from report.rows_dataset import Meaning, add_counts, block_rows, in_own_unit, known_ids, meaning_of, open_dataset, open_split, splits_of, value_names
+from report.rows_dataset import (
+    Meaning,
+    add_counts,
+    block_rows,
+    in_own_unit,
+    known_ids,
+    meaning_of,
+    most_frequent,
+    open_dataset,
+    open_split,
+    splits_of,
+    value_names,
+)
 from utils.console import Console
 from utils.errors import UserError
 
@@ -131,7 +143,7 @@ def _by_id(rows: _Rows, feature: Categorical, index: int, meaning: Meaning) -> G
     if meaning.zero:
         counts[0] = 0  # a group of its own
     distinct = int(np.count_nonzero(counts))
-    top = _most_frequent(counts, min(VALUES, distinct))
+    top = most_frequent(counts, VALUES)
     number = {int(one): k for k, one in enumerate(top)} | ({0: _ZERO} if meaning.zero else {})
     lookup = np.array(sorted(number), np.int64)
     bit = np.array([1 << number[int(one)] for one in lookup], np.uint32)
@@ -153,16 +165,6 @@ def _by_id(rows: _Rows, feature: Categorical, index: int, meaning: Meaning) -> G
     several = feature.hotness > 1
     note = f"the {len(top)} most frequent of {distinct:,} values" if distinct > len(top) else "all values, the most frequent first"
     return Grouping(rows.split.name, CATEGORICAL, several, note + ("; a row counts for each value in its list" if several else ""), names, bits)
-
-
-def _most_frequent(counts: np.ndarray, wanted: int) -> np.ndarray:
-    """Return the ids of the largest counts, the largest first, equal ones by id."""
-    if not wanted:
-        return np.zeros(0, np.int64)
-    least = np.partition(counts, len(counts) - wanted)[len(counts) - wanted]
-    candidates = np.flatnonzero(counts > least)
-    candidates = np.concatenate([candidates, np.flatnonzero(counts == least)[: wanted - len(candidates)]])
-    return candidates[np.lexsort((candidates, -counts[candidates].astype(np.int64)))]
 
 
 def _by_range(rows: _Rows, column: int, meaning: Meaning) -> Grouping:

@@ -1,17 +1,17 @@
 """The report of several runs: outcomes side by side, curves overlaid, what differs, differences of metrics."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from report.commands import PREDICTIONS, mode_command, typed
 from report.curves import metric
-from report.html import Markup, code, element, interval, note, number, section, table
+from report.html import NONE, Markup, code, element, interval, note, number, section, table
 from report.measures import auc_interval, normal_interval
 from report.outcome import Outcome, outcomes, status
 from report.page import page
 from report.plots import Plot, Series, of_curve, plotted
 from report.record import Record
-from report.row_sections import Rows
+from report.row_sections import Rows, data_section, paired_tables
 from report.thinning import POINTS, finite
 
 _PATHS = ("log_path", "args_path", "save_checkpoint_path", "restore_checkpoint_path", "tensorboard_path", "predictions_path", "export_path")
@@ -28,12 +28,17 @@ _METRICS = (("auc", "AUC"), ("log_loss", "log loss"), ("normalized_entropy", "no
 def report_several(records: Sequence[Record], rows: Rows, most: int = POINTS) -> str:
     """Return the page about several runs; see `single.report_one`."""
     plots = list(_overlaid(records, most))
-    inside = plotted(plots)
+    shown, data = plots, []
+    if rows.dataset:
+        body, of_data = data_section(records[0], rows)
+        data, plots = [("Data", body)], [*plots, *of_data]
+    inside = plotted(shown)
     sections = [
         ("Outcomes", _outcomes(records)),
-        ("Curves", section("curves", "Curves", inside if plots else note("None of the runs has a training line."))),
+        ("Curves", section("curves", "Curves", inside if shown else note("None of the runs has a training line."))),
         ("Differences of metrics", _differences(records, rows)),
         ("What differs", _configuration(records)),
+        *data,
         ("Next", _next(records, rows)),
     ]
     return page(f"{len(records)} runs", ", ".join(record.name for record in records), sections, plots)
@@ -100,9 +105,7 @@ def _metric_plots(records: Sequence[Record], most: int) -> Iterator[Plot]:
 def _differences(records: Sequence[Record], rows: Rows) -> Markup:
     first = records[0]
     if len(rows.predictions) == len(records):
-        from report.row_sections import paired_table
-
-        return section("differences", "Differences of metrics", paired_table([record.name for record in records], rows.predictions))
+        return section("differences", "Differences of metrics", *paired_tables([record.name for record in records], rows.predictions))
     command = typed("python", "-m", "report", *(record.span.path.absolute() for record in records), "-o", "report.html")
     files = " ".join(f"--predictions {place}.parquet" for place in range(1, len(records) + 1))
     parts: list[Any] = []
@@ -133,7 +136,7 @@ def _configuration(records: Sequence[Record]) -> Markup:
     parts: list[Any] = []
     for caption, found in (("options", [_flags(record) for record in records]), ("data, model and machine", [_about(record) for record in records])):
         keys = sorted({key for one in found for key in one})
-        lines = [(key, *(one.get(key, "–") for one in found)) for key in keys if len({one.get(key, "–") for one in found}) > 1]
+        lines = [(key, *(one.get(key, NONE) for one in found)) for key in keys if len({one.get(key, NONE) for one in found}) > 1]
         if lines:
             parts.append(table(f"{caption} that differ", ["name", *(record.name for record in records)], lines))
         else:
@@ -165,18 +168,11 @@ def _about(record: Record) -> dict[str, str]:
     found = {key.replace("_", " "): _words(record.about.get(key)) for key in keys if record.about.get(key) is not None}
     for key, title in (("samples", "rows"), ("fingerprints", "fingerprint"), ("parameters", "parameters")):
         inside = record.about.get(key)
-        if isinstance(inside, Mapping):
+        if inside:
             found |= {f"{title}: {name}": _words(value) for name, value in inside.items()}
-    tables = record.about.get("tables")
-    if isinstance(tables, Sequence):
-        found |= {
-            f"table {one.get('name')}": f"{one.get('rows'):,} × {one.get('dim')}"
-            for one in tables
-            if isinstance(one, Mapping) and isinstance(one.get("rows"), int)
-        }
-    names = record.about.get("numerical")
-    if isinstance(names, Sequence):
-        found["numerical features"] = ", ".join(map(str, names)) or "none"
+    found |= {f"table {one['name']}": f"{one['rows']:,} rows, width {one['dim']}" for one in record.about.get("tables") or ()}
+    if (names := record.about.get("numerical")) is not None:
+        found["numerical features"] = ", ".join(names) or "none"
     return found
 
 

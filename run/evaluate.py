@@ -9,6 +9,7 @@ from run.scoring import metrics_of
 from run.weights import model_of
 from training.evaluations import ranking_figures
 from training.evaluator import Evaluator
+from training.position import Position
 from utils.metrics.summary import EVALUATION, entry
 
 
@@ -28,5 +29,5 @@ def evaluate(run: Prepared) -> None:
         as_published.end(metrics)
     elif form:
         run.log.log((step,), published(form, metrics))
-    run.log.log(EVALUATION, entry("test", metrics, (position.get("epoch", 0), step), final=True))
+    run.log.log(EVALUATION, entry("test", metrics, (Position.last_epoch(position), step), final=True))
     run.log.log((), figures | ranking_figures(metrics) | (published(form, metrics) if form else {}))

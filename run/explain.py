@@ -1,7 +1,7 @@
 """`--mode explain`: the importance of each feature, measured by permuting its values among rows of a split."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,12 @@ from run.scoring import shown
 from run.trained import evaluator_of
 from training.features import ModelFeatures
 from utils.checkpoint.mapped import MappedArray
+from utils.console import Progress
 from utils.encoding import transforms
 from utils.errors import AgreedError, UserError
 
 _AT_ONCE = 16_384  # samples in one call of the engine
+_LONG = 60.0  # seconds
 _LISTED = 60  # features on the console; the log has all
 
 
@@ -49,8 +51,9 @@ def explain(run: Prepared) -> None:
     permutations = [np.random.default_rng([options.seed, 1, turn]).permutation(count) for turn in range(options.explain_repeats)]
     score = _score(run, features)
     positive, places = sample.labels.astype(bool), [places_of(features, unit.features) for unit in units]
-    with run.console.progress(count * (1 + len(units) * len(permutations)), "importance", "rows") as progress:
-        whole, found = importances(score, sample.inputs, positive, places, permutations, lambda: progress.advance(count))
+    turns = len(units) * len(permutations)
+    with run.console.progress(count * (1 + turns), "importance", "rows") as progress:
+        whole, found = importances(score, sample.inputs, positive, places, permutations, _advance(run, progress, count, turns))
     ranked = sorted(zip(units, found, strict=True), key=lambda pair: -(pair[1].auc_lost or pair[1].log_loss_lost).mean)
     _tell(run, whole, count, ranked, copies)
     figures = {"auc": whole.auc, "log_loss": whole.log_loss, "samples": count}
@@ -66,6 +69,21 @@ def explain(run: Prepared) -> None:
     named = {"split": options.split, "repeats": len(permutations)}
     run.log.log("IMPORTANCE", named | figures | {"features": by_unit, "copies": [list(pair) for pair in copies]})
     run.log.log((), figures | {"seconds": time.perf_counter() - start})
+
+
+def _advance(run: Prepared, progress: Progress, count: int, turns: int) -> Callable[[], None]:
+    """Return a callback for each scoring of the sample. After the first it says how long the others take, if that is long, for files have no bar."""
+    started, first = time.perf_counter(), [True]
+
+    def advance() -> None:
+        progress.advance(count)
+        seconds = (time.perf_counter() - started) * turns
+        if first and first.pop() and seconds >= _LONG:
+            run.console.say(
+                f"about {seconds / 60:,.0f} min: {turns:,} scorings of the sample (--explain_samples and --explain_repeats set their number)"
+            )
+
+    return advance
 
 
 def _score(run: Prepared, features: ModelFeatures) -> Score:

@@ -60,7 +60,7 @@ class FinalTest:
         """Run the tests that are missing; return the figures for the log's last line. Every worker calls this."""
         run, evaluated = self._run, self._evaluations.last
         metrics = evaluated and evaluated.metrics
-        last = Tested(self._position.epoch, self._position.step, metrics, metrics if run.chosen_by == TEST else self._test())
+        last = Tested(Position.last_epoch(self._position.to_dict()), self._position.step, metrics, metrics if run.chosen_by == TEST else self._test())
         if not run.config.training.keeps_best or metrics is None:
             self._log(last, final=True)
             return self._by_name(last)
@@ -95,8 +95,9 @@ class FinalTest:
             run.console.warn(f"the best weights are not kept ({where}): the test figures are of the last weights")
             return last
         chosen = found.metrics if found else self._test(run.chosen_by)
-        epoch = (checkpoint.manifest.get("position") or {}).get("epoch", 0)
-        return Tested(epoch, checkpoint.step, chosen, chosen if run.chosen_by == TEST else self._test())
+        return Tested(
+            Position.last_epoch(checkpoint.manifest.get("position") or {}), checkpoint.step, chosen, chosen if run.chosen_by == TEST else self._test()
+        )
 
     def _restored(self) -> Checkpoint | None:
         """Restore the best weights into the model and return their checkpoint; None where there is none.

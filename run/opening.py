@@ -70,7 +70,7 @@ def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Spli
     if config.run.mode == TRAIN:
         splits = open_training_splits(config.data, spec, config.run.seed, warn)
         check_evaluated(splits, spec, config.training)
-        if config.optimizer.reduces_on_plateau and "valid" not in splits:
+        if config.schedule.reduces_on_plateau and "valid" not in splits:
             raise UserError(f"--lr_schedule plateau: {spec.path or 'the synthetic data'} has no valid split to evaluate on; add --valid_fraction 0.1")
         if "test" not in splits and "test" not in (spec.sources or {}):
             warn(f"{spec.path}: there is no test split; the model will not be tested")

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from dataloading.features import Categorical
 from model.architectures import architecture_of
-from model.embedding.table import MEAN, NORMAL, ZEROS, Feature, Table
+from model.embedding.table import MEAN, NORMAL, UNIFORM, ZEROS, Feature, Table
 from utils.config.config import Config
-from utils.config.options import ModelConfig
+from utils.config.options import TRAIN, ModelConfig
 from utils.errors import UserError
 
 _NORMAL_SCALE = 1e-4  # standard deviation of --embedding_initializer normal
@@ -85,7 +85,8 @@ def tables_and_features(
         zeros: initialise the tables with zeros, whatever the configuration says.
 
     Raises:
-        UserError: the widths contradict each other or the interaction, or two tables or features would have the same name.
+        UserError: the widths contradict each other or the interaction, two tables or features would have the same name, or `--table_l2` is given and
+            a table is not updated whole.
     """
     widths = _widths(config.model, categorical)
     architecture_of(config.model).check(config.model, len(categorical), widths, num_numerical)
@@ -125,13 +126,21 @@ def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]
 
 
 def _table(config: Config, name: str, rows: int, dim: int, zeros: bool) -> Table:
-    model, rule = config.model, config.optimizer.of_tables
+    model, trained = config.model, config.run.mode == TRAIN and config.model.embedding_trainable
+    whole = trained and rows <= config.optimizer.dense_update_rows
+    decay = config.regularisation.table_l2 if trained else 0.0
+    if decay and not whole:
+        raise UserError(
+            f"table {name}: --table_l2 needs tables that are updated whole, and this one has {rows:,} rows; give --dense_update_rows {rows}, or "
+            "--embedding_l2 for the rows of each batch"
+        )
+    initializer, scale = UNIFORM, None
     if zeros or model.embedding_zeros_initializer:
-        return Table(name, rows, dim, rule, ZEROS)
-    if model.embedding_initializer is None:
-        return Table(name, rows, dim, rule)
-    scale = model.embedding_initializer_scale or (_NORMAL_SCALE if model.embedding_initializer == NORMAL else 1 / math.sqrt(rows))
-    return Table(name, rows, dim, rule, model.embedding_initializer, scale=scale)
+        initializer = ZEROS
+    elif model.embedding_initializer is not None:
+        initializer = model.embedding_initializer
+        scale = model.embedding_initializer_scale or (_NORMAL_SCALE if initializer == NORMAL else 1 / math.sqrt(rows))
+    return Table(name, rows, dim, config.optimizer.of_tables, initializer, scale=scale, whole=whole, l2=decay)
 
 
 def tables_of(config: Config, names: Sequence[str], rows: Sequence[int]) -> tuple[Table, ...]:

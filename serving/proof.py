@@ -9,6 +9,7 @@ import numpy as np
 from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, INT8
 from utils.errors import UserError
 from utils.metrics.binary import exact_auc
+from utils.metrics.delong import difference_spreads
 
 ROWS = 2000
 DIFFERENCE = {FLOAT32: 1e-6, BFLOAT16: 1e-2, FLOAT16: 2e-3}  # limits of the difference of probabilities; int8 has none
@@ -99,15 +100,8 @@ def check(proof: Proof, what: str, precision: str) -> None:
 
 
 def _standard_error(first: np.ndarray, second: np.ndarray, positive: np.ndarray) -> float:
-    """Return the standard error of the AUC difference of two scores on the same rows (DeLong et al., Biometrics 1988)."""
-    changes = [_placements(second, some) - _placements(first, some) for some in (positive, ~positive)]
-    return float(np.sqrt(sum(change.var(ddof=1) / len(change) if len(change) > 1 else 0.25 for change in changes)))
-
-
-def _placements(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
-    """Return, for each selected sample, the share of the other samples that score below it; ties count half."""
-    others = np.sort(scores[~some])
-    return (np.searchsorted(others, scores[some], "left") + np.searchsorted(others, scores[some], "right")) / (2 * len(others))
+    """Return the standard error of the AUC difference of two scores on the same rows. The part of a class with a single row is bounded by 1/4."""
+    return float(np.sqrt(sum(0.25 if spread is None else spread for spread in difference_spreads(first, second, positive))))
 
 
 def twice(score: Callable[[], np.ndarray]) -> ExportScores:

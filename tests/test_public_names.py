@@ -56,8 +56,17 @@ BENCHMARKS = (
 )
 PROGRAMS = ("dcnv2.py", "dlrm.py", "main.py", "wide_and_deep.py")
 FILES = (
-    *("demo", "elastic", "faults", "install", "mutants", "serve", "serving_demo", "test", "two_hosts", "wide_and_deep_demo", "spark_gpu.conf"),
-    *("evaluating_benchmark.sh", "keepalive.sh", "memscript.sh", "preproc.sh", "preproc_benchmark.sh", "training_benchmark.sh", "training_full.sh"),
+    *("demo", "elastic", "faults", "install", "mutants", "notebook", "serve", "serving_demo", "test", "two_hosts", "wide_and_deep_demo"),
+    *(
+        "spark_gpu.conf",
+        "evaluating_benchmark.sh",
+        "keepalive.sh",
+        "memscript.sh",
+        "preproc.sh",
+        "preproc_benchmark.sh",
+        "training_benchmark.sh",
+        "training_full.sh",
+    ),
 )
 SHELL = (
     *("preproc/spark_submit.py", "preproc/prepare_dataset.sh", "preproc/run_spark.sh", "preproc/verify_criteo_downloaded.sh", "slurm_multinode.sh"),

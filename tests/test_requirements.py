@@ -44,7 +44,7 @@ PROGRAM = [path for path in SOURCES if not name_of(path).startswith("tests/")]
 def test_imports_of_the_program_are_pinned(package, path):
     optional = ("requirements-optional.txt", "requirements-spark.txt", "requirements-serving.txt")
     names = {name: pin for file in ("requirements.txt", *optional) for name, pin in pins(file).items()}
-    if path.startswith("benchmarks/"):  # peers that benchmarks measure the project against
+    if path.startswith(("benchmarks/", "scripts/")):  # peers that benchmarks measure the project against; what executes the notebook
         names |= pins("requirements-dev.txt") | pins("benchmarks/requirements-peers.txt")
     assert package in names, f"{path} imports {package}"
 

@@ -15,7 +15,7 @@ from training.regularisation import Regularisation
 from training.schedule import ConstantSchedule, LearningRateSchedule, Plateau, Schedule, WideAndDeepSchedule
 from training.step import Trainer
 from utils.config.config import Config
-from utils.config.learning import OptimizerConfig
+from utils.config.learning import ScheduleConfig
 
 
 def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epoch: int = 1) -> Trainer:
@@ -24,7 +24,7 @@ def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epo
     dense, tables = _groups(config, model, steps_per_epoch)
     return Trainer(
         model,
-        Groups(dense, tables if config.model.embedding_trainable else (), scale, plateau_of(config.optimizer)),
+        Groups(dense, tables if config.model.embedding_trainable else (), scale, plateau_of(config.schedule)),
         compiled=compiled(config.device.xla),
         gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
         native=native_operations(),
@@ -36,7 +36,7 @@ def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epo
 def _groups(config: Config, model: ShardedModel, steps_per_epoch: int) -> tuple[tuple[DenseGroup, ...], tuple[TableGroup, ...]]:
     """Return the groups of the model's dense weights and of its tables, with their rules and schedules."""
     options, weights, dim = config.optimizer, model.dense_weights(), model.embedding.widths[0]  # for other widths, see `Rule.of_width`
-    of_dense, of_tables = build_schedules(options, steps_per_epoch, config.training.epochs)
+    of_dense, of_tables = build_schedules(config.schedule, steps_per_epoch, config.training.epochs)
     groups = architecture_of(config.model).groups
     own = {name: group.name for name in weights for group in groups if name.startswith(f"{group.name}/")}
     dense = [DenseGroup({name: weight for name, weight in weights.items() if name not in own}, dense_rule(options, dim), of_dense)]
@@ -54,7 +54,7 @@ def _regularisation(config: Config) -> Regularisation:
     return Regularisation(options.embedding_l2, options.mlp_l2, Dropout(options.dropout, config.run.seed) if options.dropout else None)
 
 
-def build_schedules(options: OptimizerConfig, steps_per_epoch: int = 1, epochs: int = 1) -> tuple[Schedule, Schedule]:
+def build_schedules(options: ScheduleConfig, steps_per_epoch: int = 1, epochs: int = 1) -> tuple[Schedule, Schedule]:
     """Return the learning-rate schedules of the dense weights and of the tables; for Wide & Deep, those of its deep part."""
     if options.reduces_on_plateau:
         dense = LearningRateSchedule(options.learning_rate, options.warmup_steps, 0, 0, warmup_factor=options.warmup_factor)
@@ -68,6 +68,6 @@ def build_schedules(options: OptimizerConfig, steps_per_epoch: int = 1, epochs: 
     return dense, replace(dense, base=options.embedding_learning_rate or options.learning_rate)
 
 
-def plateau_of(options: OptimizerConfig) -> Plateau | None:
+def plateau_of(options: ScheduleConfig) -> Plateau | None:
     """Return the reductions of the learning rates by evaluations; None where there are none."""
     return Plateau(options.plateau_factor, options.plateau_min_lr) if options.reduces_on_plateau else None

@@ -107,9 +107,11 @@ class Evaluations:
         if best:
             position.evals_without_gain, position.best_epoch = 0, position.epoch + position.batch / self._batches
             position.evals_on_plateau, self.best = 0, self.last
-        rates = self._config.optimizer
+        rates = self._config.schedule
         if rates.reduces_on_plateau and position.evals_on_plateau >= rates.plateau_patience:
             position.rate_reductions, position.evals_on_plateau = position.rate_reductions + 1, 0
+            name, factor = self._config.ranking.chosen_by or "AUC", rates.plateau_factor**position.rate_reductions
+            self._console.say(f"no better {self._split} {name} at step {position.step}: learning rates reduced to {factor:g} of the schedule's")
         return best
 
     def _is_best(self, metrics: Metrics) -> bool:

@@ -42,7 +42,7 @@ class GradientSquares:
             found = [_squares([by_name[name] for name in group.weights]) for group in self._groups.dense]
             for one in updates:
                 mine = zip(self._embedding.replicated_groups, replicated, strict=True)
-                found.append(_squares([total[:, :-1] for group, total in mine if one.changes(group)]))
+                found.append(_squares([group.decayed(total[:, :-1]) for group, total in mine if one.changes(group)]))
             return tf.stack(found)
 
         self.known = tf.cond(self._measured, squares, lambda: self._none) if self._embedding.world.first else self._none

@@ -32,6 +32,10 @@ class Position:
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
 
+    def count_step(self, samples: int) -> None:
+        """Count a step that has trained on so many samples."""
+        self.step, self.batch, self.samples = self.step + 1, self.batch + 1, self.samples + samples
+
     def turn_epoch(self, batches: int) -> None:
         """Go to the next epoch, where all batches of this one are done."""
         if self.batch == batches:
@@ -54,6 +58,11 @@ class Position:
     def saved_best(position: Mapping[str, Any], ranking: RankingConfig) -> float | None:
         """Return the same as `best` for a position as a checkpoint keeps it."""
         return position.get("best_auc") if ranking.chosen_by is None else (position.get("best_ranking") or {}).get(ranking.chosen_by.key)
+
+    @staticmethod
+    def last_epoch(position: Mapping[str, Any]) -> int:
+        """Return the epoch of the last step done, for a position as a checkpoint keeps it; after an epoch's last step `epoch` is the next one."""
+        return max(0, position.get("epoch", 0) - (position.get("batch", 0) == 0))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the position as checkpoints keep it. `best_ranking` is left out where it is empty, so nothing changes for runs without groups."""

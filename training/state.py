@@ -59,8 +59,9 @@ def parts(model: ShardedModel, groups: Groups | None = None, frozen: Snapshot | 
         for kind, rows in local.kinds(groups is not None).items():
             columns = _columns(local, kind)
             if columns is not None:
-                read = frozen.rows(number, kind).read if frozen else rows.read
-                written.append(ArrayPart(f"tables/{local.name}/{kind}", read, columns, later=frozen is not None))
+                later = frozen is not None and not local.whole  # every step changes all rows of a whole table
+                read = frozen.rows(number, kind).read if later else rows.read
+                written.append(ArrayPart(f"tables/{local.name}/{kind}", read, columns, later=later))
     return written
 
 

@@ -119,7 +119,7 @@ class Trainer:
         num_samples, rates, mine = tf.split(tf.cast(message[1:], tf.float32), [1, count, message.shape[0] - count - 2])
         scale = self._scale.now()
         updates = [GroupUpdate(group.rule, rates[len(self.groups.dense) + number], group.name) for number, group in enumerate(tables)]
-        linear = self._folds and len(updates) == 1 and updates[0].rule.linear
+        linear = self._folds and len(updates) == 1 and updates[0].rule.linear and not any(group.l2 for group in embedding.groups)
         table_scale, factor = (1.0, (updates[0].learning_rate if linear else 1.0) / scale) if self._folds else (scale, 1.0)
         updates = [updates[0]._replace(learning_rate=None)] if linear else updates
         squares = GradientSquares(measured, self.groups, embedding) if self._norms else None

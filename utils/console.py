@@ -160,11 +160,11 @@ class Progress:
         shown = f"{rate * (self._samples or 1):,.0f} {'samples' if self._samples else self._unit}/s" if rate else ""
         notes = [(note, 5 - place) for place, note in enumerate(self._note.split(", ")) if note]
         return [
-            (self._what, 2),
+            (self._what, 1),
             (f"{self._done:,}/{self._total:,}", 7),
-            (f"{100 * self._done // max(self._total, 1)}%", 3),
+            (f"{100 * self._done // max(self._total, 1)}%", 2),
             *notes,
-            *([(shown, 1)] if shown else []),
+            *([(shown, 3)] if shown else []),
             *([(f"{left} left", 6)] if rate else []),
         ]
 

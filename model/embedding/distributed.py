@@ -156,8 +156,8 @@ class DistributedEmbedding(keras.layers.Layer):
 
     @property
     def changed_by(self) -> list[tuple[int, ...]]:
-        """For each of this worker's shards, the rows of `ids` that hold the ids looked up in it, whose table rows a step changes."""
-        return [tuple(row for one in self._lookups if one.local is local for row in one.ids.rows) for local in self.sharded]
+        """For each shard, the rows of `ids` that name the table rows a step changes; none of a table updated whole, which is saved at once."""
+        return [() if local.whole else tuple(row for one in self._lookups if one.local is local for row in one.ids.rows) for local in self.sharded]
 
     def update(self, updates: Sequence[GroupUpdate], ids: tf.Tensor, gradients: Gradients, step: tf.Tensor, loss_scale: Scale = 1.0) -> None:
         """Apply the gradients of the sharded tables' vectors, in place.

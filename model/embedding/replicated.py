@@ -65,13 +65,19 @@ def _with_count(gradients: tf.Tensor) -> tf.Tensor:
 
 
 def update_replicated(groups: Sequence[ShardGroup], updates: Sequence, sums: Sequence[tf.Tensor], step: tf.Tensor) -> None:
-    """Apply the gradients of `replicated_gradients`, summed over the workers, to the touched rows; `updates` as in `DistributedEmbedding.update`."""
+    """Apply the gradients of `replicated_gradients`, summed over the workers, to the touched rows, or to all rows of tables that are updated whole.
+
+    `updates` as in `DistributedEmbedding.update`.
+    """
     for one in updates:
         mine = [(group, total) for group, total in zip(groups, sums, strict=True) if one.changes(group)]
         scalars = one.rule.scalars(one.learning_rate, step) if mine else None
         for group, total in mine:
-            touched = tf.where(total[:, -1] > 0)[:, 0]
-            gradients = tf.gather(total[:, :-1], touched)
+            if group.whole:
+                touched, gradients = None, group.decayed(total[:, :-1])
+            else:
+                touched = tf.where(total[:, -1] > 0)[:, 0]
+                gradients = tf.gather(total[:, :-1], touched)
             group.apply(one.rule.of_width(group.width), touched, gradients, scalars, node_sum(gradients) if one.rule.needs_squares else None)
 
 

@@ -55,7 +55,7 @@ class RowSquares:
 
         Args:
             gradients: the gradients of this worker's shards of such tables, `[k, width]`, for the k distinct ids in the order of their first
-                occurrence, which is the same on every worker.
+                occurrence, which is the same on every worker; of tables that are updated whole, of all rows.
             ids: the ids of the step, `[K_r, B]`.
         """
         counts = {shard.table: tf.shape(rows)[0] for shard, rows in gradients.items()}
@@ -71,8 +71,9 @@ class RowSquares:
         return {table: root(nodes[table], self._placement.tables[table].dim)[:count] for table, count in counts.items()}
 
     def _most(self, table: int, ids: tf.Tensor) -> int:
-        """Return the most rows of a table that a step can touch. So many numbers are sent: the other workers do not know the actual count."""
-        return ids.shape[1] * self._placement.reads[table]
+        """Return the most rows of a table that a step updates. So many numbers are sent: the other workers do not know the actual count."""
+        whole = self._placement.tables[table]
+        return whole.rows if whole.whole else ids.shape[1] * self._placement.reads[table]
 
     def _exchange(self, nodes: dict[int, dict[Node, tf.Tensor]], ids: tf.Tensor) -> None:
         """Add the other workers' sums to the `nodes` of this worker."""

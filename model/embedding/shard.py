@@ -24,7 +24,9 @@ class LocalShard:
     first: int = 0  # first row in the variables
     slots: dict[str, tf.Variable] = field(default_factory=dict)
     per_row: frozenset[str] = frozenset()  # names of the slots of one number a row
-    group: str = ""  # group of the table, see `Table`
+    group: str = ""  # group of the table, `whole` and `l2`: see `Table`
+    whole: bool = False
+    l2: float = 0.0
 
     def kinds(self, with_slots: bool = True) -> dict[str, VariableRows]:
         """Return the rows of the weights and of the slots, by name."""

@@ -15,7 +15,7 @@ from model.embedding.pack import Pack, columns_of, packs_of
 from model.embedding.shard import IdRows, LocalLookup, LocalShard
 from model.embedding.shards import Shard
 from model.embedding.table_memory import RowFiller, new_table
-from model.embedding.touched_rows import TouchedRows, sum_repeated, sum_repeated_lists
+from model.embedding.touched_rows import AllRows, TouchedRows, sum_repeated, sum_repeated_lists
 
 NewVariable = Callable[[str, tf.Tensor], tf.Variable]
 
@@ -32,6 +32,7 @@ class ShardGroup:
         self.shards, self.lookups, self.width = tuple(shards), tuple(lookups), shards[0].shard.width
         self.packs = packs_of(self.lookups)
         self._device, self._weights, self.group = shards[0].device or None, shards[0].weights, shards[0].group
+        self.whole, self.l2 = shards[0].whole, shards[0].l2
 
     @property
     def simple(self) -> bool:
@@ -101,13 +102,27 @@ class ShardGroup:
                 return sum_repeated(*self.row_gradients(ids, gradients, columns))
             return sum_repeated_lists(self.lists(ids, gradients, columns))
 
-    def apply(self, rule, rows: tf.Tensor, gradients: tf.Tensor, scalars: tf.Tensor | None, squares: tf.Tensor | None = None) -> None:
+    def gradients(self, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> tuple[tf.Tensor | None, tf.Tensor]:
+        """Return the rows to update and their gradients: those of `distinct`; of a `whole` group None, for all rows, and `[V, width]` with decay."""
+        rows, sums = self.distinct(ids, gradients, columns)
+        if not self.whole:
+            return rows, sums
+        with tf.device(self._device):
+            zeros = tf.zeros([self.num_rows, self.width])
+            return None, self.decayed(tf.tensor_scatter_nd_update(zeros, rows[:, tf.newaxis], sums))
+
+    def decayed(self, gradients: tf.Tensor) -> tf.Tensor:
+        """Add `l2` times the rows to the gradients of all rows, `[V, width]`."""
+        return gradients + self.l2 * self._weights.read_value() if self.l2 else gradients
+
+    def apply(self, rule, rows: tf.Tensor | None, gradients: tf.Tensor, scalars: tf.Tensor | None, squares: tf.Tensor | None = None) -> None:
         """Update k rows, given by number `[k]`, with gradients `[k, width]` float32; the other arguments as in `Rule.apply`.
 
-        The rows must be distinct, except with a `linear` rule.
+        The rows must be distinct, except with a `linear` rule; None for all rows in order.
         """
         with tf.device(self._device):
-            rule.apply(TouchedRows(self._weights, self.slots, rows), gradients, scalars, squares)
+            chosen = AllRows(self._weights, self.slots) if rows is None else TouchedRows(self._weights, self.slots, rows)
+            rule.apply(chosen, gradients, scalars, squares)
 
     def apply_linear(self, rule, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int], scalars: tf.Tensor | None) -> None:
         """Update by a `linear` rule without summing the gradients of repeated rows first; the other arguments as in `distinct`."""
@@ -120,7 +135,7 @@ class ShardGroup:
 
 
 class ShardSpec(NamedTuple):
-    """A shard to allocate: part of table `name`, filled by `fill`; `device` and `group` as in `LocalShard`; `ids` are looked up in it."""
+    """A shard to allocate: part of table `name`, filled by `fill`; `device`, `group`, … as in `LocalShard`; `ids` are looked up in it."""
 
     name: str
     shard: Shard
@@ -129,6 +144,8 @@ class ShardSpec(NamedTuple):
     fill: RowFiller
     ids: tuple[IdRows, ...]
     group: str
+    whole: bool = False
+    l2: float = 0.0
 
 
 def allocate(wanted: Sequence[ShardSpec], new_variable: NewVariable) -> list[ShardGroup]:
@@ -140,7 +157,7 @@ def allocate(wanted: Sequence[ShardSpec], new_variable: NewVariable) -> list[Sha
     """
     together: dict[Hashable, list[ShardSpec]] = {}
     for number, one in enumerate(wanted):
-        together.setdefault((one.device, one.shard.width, one.group) if on_gpu() else number, []).append(one)
+        together.setdefault((one.device, one.shard.width, one.group, one.whole) if on_gpu() else number, []).append(one)
     return [_allocated(members, new_variable) for members in together.values()]
 
 
@@ -153,7 +170,7 @@ def _allocated(members: Sequence[ShardSpec], new_variable: NewVariable) -> Shard
     with tf.device(members[0].device or None):
         weights = new_table(sum(counts), members[0].shard.width, fill, lambda initial: new_variable(name, initial))
     shards = [
-        LocalShard(one.name, one.shard, one.replicated, one.device, weights, start, group=one.group)
+        LocalShard(one.name, one.shard, one.replicated, one.device, weights, start, group=one.group, whole=one.whole, l2=one.l2)
         for one, start in zip(members, first, strict=True)
     ]
     lookups = [LocalLookup(local, ids) for local, one in zip(shards, members, strict=True) for ids in one.ids]

@@ -35,4 +35,4 @@ def shard_spec(placement: Placement, shard: Shard, seed: int, read: Sequence[IdR
     """
     table = placement.tables[shard.table]
     fill, ids = rows_of(table, seed, (shard.first, shard.last)), tuple(ids for ids in read if placement.table_of[ids.feature] == shard.table)
-    return ShardSpec(table.name, shard, replicated, device, fill, ids, table.group)
+    return ShardSpec(table.name, shard, replicated, device, fill, ids, table.group, table.whole, table.l2)

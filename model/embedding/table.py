@@ -18,7 +18,7 @@ class Table:
 
     `initializer` is "uniform" (in ±1/sqrt(rows), or ±`scale`), "normal" (with `scale` as standard deviation), "zeros", "glorot_normal" or
     "keras_uniform", see `initializers.rows_of`. `optimizer` is the name of its rule, see `training.optimizers.table`. Tables of one `group` share an
-    optimizer and a learning-rate schedule.
+    optimizer and a learning-rate schedule. All rows of a `whole` table are updated in every step, and `l2` times each row is added to its gradient.
     """
 
     name: str
@@ -28,6 +28,8 @@ class Table:
     initializer: str = UNIFORM
     group: str = ""
     scale: float | None = None
+    whole: bool = False
+    l2: float = 0.0
 
     def __post_init__(self):
         if self.rows < 1 or self.dim < 1:

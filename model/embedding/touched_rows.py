@@ -1,4 +1,4 @@
-"""The distinct rows of a table that a batch touches, which the optimizer reads and writes."""
+"""The rows of a table that the optimizer reads and writes: the distinct ones that a batch touches, or all."""
 
 from collections.abc import Sequence
 
@@ -68,3 +68,30 @@ def _gather(variable: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
 
 def _overwrite(variable: tf.Variable, ids: tf.Tensor, values: tf.Tensor) -> None:
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=ids, updates=values)
+
+
+class AllRows:
+    """All rows of a table and of its slots; `TouchedRows` of every row in order, without gathering them."""
+
+    def __init__(self, table: tf.Variable, slots: Sequence[tf.Variable]):
+        self._table, self._slots = table, slots
+
+    def weights(self) -> tf.Tensor:
+        """Return the table, `[V, width]`."""
+        return self._table.read_value()
+
+    def set_weights(self, values: tf.Tensor) -> None:
+        """Overwrite the table."""
+        self._table.assign(values)
+
+    def subtract(self, change: tf.Tensor) -> None:
+        """Subtract in place: weights −= change."""
+        self._table.assign_sub(change)
+
+    def slot(self, number: int) -> tf.Tensor:
+        """Return a slot, `[V, width]` or `[V, 1]`."""
+        return self._slots[number].read_value()
+
+    def set_slot(self, number: int, values: tf.Tensor) -> None:
+        """Overwrite a slot."""
+        self._slots[number].assign(values)

@@ -39,7 +39,7 @@ def squares_of_rows(targets: Sequence[Target], ids: tf.Tensor, parts: Sequence[t
     The arguments are those of `ShardUpdate.apply`; there are targets.
     """
     whole = unscaled(tf.concat(parts, axis=0), loss_scale)
-    of_rows = [target.group.distinct(ids, whole, target.columns)[1] for target in targets]
+    of_rows = [target.group.gradients(ids, whole, target.columns)[1] for target in targets]
     return tf.add_n([tf.reduce_sum(tf.square(tf.cast(rows, tf.float64))) for rows in of_rows])
 
 
@@ -70,17 +70,18 @@ class ShardUpdate:
         together = rule.needs_squares and self._row_squares.cut  # workers that share a table exchange sums of squares
         if together:  # the exchange goes table by table
             targets = [single for target in targets for single in target.singly()]
-        natively = [self._native is not None and rule.native and not (together and self._is_cut(target)) for target in targets]
+        possible = self._native is not None and rule.native
+        natively = [possible and not target.group.whole and not (together and self._is_cut(target)) for target in targets]
         self._by_native(rule, [target for target, native in zip(targets, natively, strict=True) if native], ids, parts, scalars, loss_scale)
         rest = [target for target, native in zip(targets, natively, strict=True) if not native]
         if not rest and not together:  # every worker takes part in the exchange, even one without shards
             return
         whole = unscaled(parts[0] if len(parts) == 1 else tf.concat(parts, axis=0), loss_scale) if rest else None
-        if rule.linear and on_gpu():
-            for target in rest:
-                target.group.apply_linear(rule, ids, whole, target.columns, scalars)
-        else:
-            self._by_distinct_rows(rule, rest, ids, whole, scalars)
+        linear = [target for target in rest if rule.linear and on_gpu() and not target.group.l2]
+        for target in linear:
+            target.group.apply_linear(rule, ids, whole, target.columns, scalars)
+        if together or len(linear) < len(rest):
+            self._by_distinct_rows(rule, [target for target in rest if target not in linear], ids, whole, scalars)
 
     def _by_native(self, rule, targets: Sequence[Target], ids: tf.Tensor, parts: Sequence[tf.Tensor], scalars: tf.Tensor | None, loss_scale) -> None:
         """Update by the C++ operation, called once for each set of constants: those of some rules depend on the tables' width."""
@@ -96,8 +97,8 @@ class ShardUpdate:
             self._native.update(arithmetic, [local.weights for local in locals_], slots, ids, lookups, parts, columns, loss_scale)
 
     def _by_distinct_rows(self, rule, targets: Sequence[Target], ids: tf.Tensor, gradients: tf.Tensor | None, scalars: tf.Tensor) -> None:
-        """Update each touched row once by TensorFlow's operations; gradients `[B, columns]` float32."""
-        touched = [target.group.distinct(ids, gradients, target.columns) for target in targets]
+        """Update each touched row, or all rows, once by TensorFlow's operations; gradients `[B, columns]` float32."""
+        touched = [target.group.gradients(ids, gradients, target.columns) for target in targets]
         squares = {}
         if rule.needs_squares and self._row_squares.cut:
             cut = {target.group.shards[0].shard: rows for target, (_, rows) in zip(targets, touched, strict=True) if self._is_cut(target)}

@@ -17,7 +17,7 @@
     return element;
   };
   const shown = (value) => {
-    if (value === null || value === undefined) return "–";
+    if (value === null || value === undefined) return "-";
     if (typeof value !== "number") return String(value);
     if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en-US");
     const size = Math.abs(value);
@@ -100,7 +100,7 @@
       if (one.points) Object.assign(entry, { paths: () => null, points: { show: true, size: 9, fill: stroke } });
       if (plot.kind === "stack") Object.assign(entry, { fill: stroke, width: 1, points: { show: false } });
       if (plot.kind === "steps") Object.assign(entry, { paths: uPlot.paths.stepped({ align: 0 }), points: { show: false }, fill: () => stroke() + "22" });
-      if (plot.kind === "bars") Object.assign(entry, { paths: uPlot.paths.bars({ size: [0.7, 60] }), fill: () => stroke() + "cc", width: 1, dash: [], points: { show: false } });
+      if (plot.kind === "bars" && !one.points) Object.assign(entry, { paths: uPlot.paths.bars({ size: [0.7, 60] }), fill: () => stroke() + "cc", width: 1, dash: [], points: { show: false } });
       list.push(entry);
       if (one.low) {
         const at = list.length;
@@ -131,7 +131,7 @@
       return [plot.whole && low === 0 ? 0 : low - room, high + room];
     };
     const labels = { x: ofTraining(plot) ? axes[axis] : plot.x, y: plot.y };
-    const x = { ...common, label: labels.x, values: numbers, space: 60 };
+    const x = { ...common, label: labels.x, values: numbers, space: 60, size: 30, labelSize: 18 };
     const y = { ...common, label: labels.y, values: numbers, size: 62 };
     const options = {
       width,
@@ -152,7 +152,7 @@
       options.cursor = { drag: { x: false, y: false }, x: false, points: { show: false } };
       options.axes = [
         { ...common, side: 3, size: widest(names), splits: names.map((_, i) => i), values: (u, splits) => splits.map((i) => names[i]), grid: { show: false }, gap: 6 },
-        { ...common, side: 2, label: labels.y, values: numbers, space: 60 },
+        { ...common, side: 2, label: labels.y, values: numbers, space: 60, size: 30, labelSize: 18 },
       ];
     }
     if (rows.length) {
@@ -301,16 +301,16 @@
   }
   function tableOf(plot) {
     const [head, rows] = rowsOf(plot);
-    const body = make("tbody");
+    const body = make("tbody"), right = head.map((_, k) => k > 0 && rows.every((row) => typeof row[k] === "number" || row[k] === null));
     for (const row of rows) {
       const cells = row.map((value, place) => {
         const numeric = typeof value === "number";
         const inside = numeric ? make("data", { value: String(value) }, shown(value)) : shown(value);
-        return make(place ? "td" : "th", place ? (numeric ? { class: "n" } : {}) : { scope: "row" }, inside);
+        return make(place ? "td" : "th", place ? (right[place] ? { class: "n" } : {}) : { scope: "row" }, inside);
       });
       body.append(make("tr", {}, ...cells));
     }
-    const header = make("thead", {}, make("tr", {}, ...head.map((name) => make("th", { scope: "col" }, name))));
+    const header = make("thead", {}, make("tr", {}, ...head.map((name, k) => make("th", { scope: "col", ...(right[k] ? { class: "n" } : {}) }, name))));
     const table = make("table", {}, make("caption", { class: "quiet" }, `numbers of ${plot.title}`), header, body);
     return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `table: numbers of ${plot.title}` }, table);
   }
@@ -340,7 +340,7 @@
     setTimeout(() => (button.textContent = before), 1500);
   }
   function copier(box, name) {
-    const button = make("button", { type: "button", class: "copy", "aria-label": `Copy the table: ${name}` }, "Copy table");
+    const button = make("button", { type: "button", class: "copy", "aria-label": `Copy table: ${name}` }, "Copy table");
     button.addEventListener("click", () => {
       const cell = (one) => { const found = one.querySelectorAll("data"); return (found.length === 1 ? found[0].value : one.textContent).replace(/[\t\n]+/g, " "); };
       copy([...box.querySelectorAll("tr")].map((row) => [...row.cells].map(cell).join("\t")).join("\n"), button);
@@ -372,12 +372,16 @@
     const choices = Object.entries(axes).filter(([name]) => name === "step" || known(name)).map(([name, label]) => [name, name === "seconds" ? "time" : label]);
     radios("Curves by", "axis", choices, "step", (value) => { axis = value; redraw(); });
   }
+  if (content.plots.length) {
+    const hint = "Point at a plot to read it, drag to zoom, double-click for the whole; or reach it with Tab, and use arrows, +, - and 0.";
+    document.getElementById("controls").after(make("p", { class: "note" }, hint));
+  }
   radios("Colours", "theme", [["system", "as the system"], ["light", "light"], ["dark", "dark"]], "system", setTheme);
 
   const plots = new Map(content.plots.map((plot) => [plot.name, plot]));
   for (const place of document.querySelectorAll("[data-plot]")) {
     const plot = plots.get(place.dataset.plot);
-    const chart = { plot, off: new Set(), index: null, hint: plot.kind === "bars" ? "" : "Drag to zoom, double-click for the whole." };
+    const chart = { plot, off: new Set(), index: null, hint: "" };
     chart.box = make("div", { class: "chart", tabindex: "0", role: "group", "aria-label": summaryOf(plot) });
     chart.readout = make("p", { class: "readout" }, chart.hint);
     chart.reset = make("button", { type: "button", hidden: "" }, "Show the whole");

@@ -55,7 +55,8 @@ def test_default_model_is_the_published_one():
     assert (len(work.rows), sum(work.rows), sum(work.widths)) == (13, 672_304, 976 + 13)
     assert work.layers == [(989, 1024), *[(1024, 1024)] * 4, (1024, 1), (13, 1)]
     options = work.config.optimizer
-    assert (options.optimizer, options.rho, options.learning_rate, options.linear_learning_rate) == ("rmsprop", 0.5, 0.00012, 0.02)
+    rates = work.config.schedule.learning_rate, options.linear_learning_rate
+    assert (options.optimizer, options.rho, *rates) == ("rmsprop", 0.5, 0.00012, 0.02)
     assert (work.config.regularisation.dropout, work.batch_size) == (0.1, 131_072)
 
 

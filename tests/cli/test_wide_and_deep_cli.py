@@ -41,8 +41,8 @@ def test_defaults_are_the_published_run():
     assert (config.data.batch_size, config.data.valid_batch_size, config.training.epochs) == (131072, 131072, 20)
     assert config.model.top_mlp_dims == (1024, 1024, 1024, 1024, 1024, 1) and config.regularisation.dropout == 0.1
     options = config.optimizer
-    assert (options.optimizer, options.rho, options.learning_rate, options.linear_learning_rate) == ("rmsprop", 0.5, 0.00012, 0.02)
-    assert options.epsilon_outside_root and options.deep_warmup_epochs == 6 and config.device.affinity == "socket_unique_interleaved"
+    assert (options.optimizer, options.rho, config.schedule.learning_rate, options.linear_learning_rate) == ("rmsprop", 0.5, 0.00012, 0.02)
+    assert options.epsilon_outside_root and config.schedule.deep_warmup_epochs == 6 and config.device.affinity == "socket_unique_interleaved"
     assert (config.run.log_path, config.run.args_path) == ("/results/log.json", "/results/args.json")
     assert config.training.save_checkpoint_path == "/outbrain/checkpoints/checkpoint" and config.training.keep_checkpoints == 1
     assert config.training.checkpoint_every_epoch and config.training.steps_per_epoch is None

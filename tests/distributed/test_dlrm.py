@@ -29,12 +29,14 @@ class Run:
     losses: list[float]
     folder: Path
     err: str  # standard error of all runs of the launch
+    summaries: list[dict]  # data of the lines "EVALUATION"
 
     @classmethod
     def of(cls, folder: Path, err: str) -> "Run":
         lines = [json.loads(line.removeprefix("DLLL ")) for line in (folder / "log.json").read_text().splitlines()]
         losses = [line["data"]["loss"] for line in lines if line["type"] == "LOG" and "loss" in line["data"]]
-        return cls(lines[-1]["data"], losses, folder, err)
+        summaries = [line["data"] for line in lines if line["type"] == "LOG" and line["step"] == "EVALUATION"]
+        return cls(lines[-1]["data"], losses, folder, err, summaries)
 
     @property
     def predictions(self) -> polars.DataFrame:
@@ -168,6 +170,17 @@ def test_checkpoints_evaluate_equally_on_any_number_of_workers(read):
         assert found["samples"] == ROWS["test"], (workers, name)
         assert found["auc"] == pytest.approx(expected["auc"], abs=1e-6), (workers, name)
         assert found["test_loss"] == pytest.approx(expected["test_loss"], abs=1e-6), (workers, name)
+
+
+def test_evaluations_are_summarized_equally_on_any_number_of_workers(read):
+    one, two, three = (read[workers][name].summaries for workers, name in ((1, "of_1"), (2, "of_1"), (3, "of_2")))
+    assert len(one) == len(two) == len(three) == 1
+    for found in (two[0], three[0]):
+        for name in ("auc_variance", "log_loss", "log_loss_variance", "calibration"):
+            assert found[name] == pytest.approx(one[0][name], rel=1e-3), name
+        assert found["samples"] == ROWS["test"] == sum(sum(found["histogram"][one_class]) for one_class in ("negative", "positive"))
+        assert [decile[0] for decile in found["deciles"]] == [decile[0] for decile in one[0]["deciles"]]
+        assert sum(decile[1] for decile in found["deciles"]) == found["positives"] == one[0]["positives"]
 
 
 def test_ranking_metrics_are_equal_on_any_number_of_workers(read):

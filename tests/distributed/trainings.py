@@ -26,6 +26,7 @@ PLACEMENTS = {  # thresholds in elements; five tables have 1600 elements, one 50
     "replicated": ("--data_parallel_threshold", "1600"),
     "mixed": ("--column_slice_threshold", "800", "--data_parallel_threshold", "504"),
 }
+WHOLE = ("--dense_update_rows", "100000", "--table_l2", "0.05")
 REGULARISED = ("--dropout", "0.3", "--embedding_l2", "0.1", "--mlp_l2", "0.01")
 PARALLEL = ("--interaction", "cross", "--cross_layer_projection_dim", "0", "--num_cross_layers", "2", "--structure", "parallel")
 WIDE_AND_DEEP = ("--interaction", "wide_and_deep", "--dropout", "0.1", "--linear_learning_rate", "0.1")
@@ -68,6 +69,8 @@ TRAININGS = {
     "mixed rowwise_adagrad": _training("mixed", "rowwise_adagrad", *REGULARISED, steps=6),
     "mixed cross": _training("mixed", "adam", "--interaction", "cross", "--cross_layer_projection_dim", "5", "--num_cross_layers", "2", steps=6),
     "mixed parallel": _training("mixed", "adam", *PARALLEL, steps=6),
+    "mixed whole": _training("mixed", "adam", *WHOLE, steps=6),
+    "sliced whole": _training("sliced", "rowwise_adagrad", "--amp", *WHOLE, rows="lists", steps=6),
     "mixed lists": _training("mixed", "adam", rows="lists", steps=6),
     "sliced lists": _training("sliced", "rowwise_adagrad", "--amp", rows="lists", steps=6),
     "mixed shapes": _training("mixed", "rowwise_adagrad", "--interaction", "cross", "--cross_layer_projection_dim", "5", rows="shapes", steps=6),

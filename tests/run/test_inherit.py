@@ -48,7 +48,7 @@ def test_new_run_inherits_only_the_architecture():
     )
     assert config.model.embedding_dim == 8
     assert (config.data.out_of_range, config.data.max_table_size) == ("hash", 9)
-    assert (config.device.amp, config.optimizer.learning_rate) == (False, 24)
+    assert (config.device.amp, config.schedule.learning_rate) == (False, 24)
 
 
 def test_resumed_run_keeps_its_gradient_slices():

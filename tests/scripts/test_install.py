@@ -169,7 +169,7 @@ def test_spark_is_installed_once_and_only_on_request(install):
         result = install.run(*flags)
         assert result.returncode == 0 and "up to date" in result.stderr and "pip" not in install.calls.read_text()
     result = install.run("--sparks")
-    assert result.returncode != 0 and "expected --spark, --serving, --trackers or nothing" in result.stderr
+    assert result.returncode != 0 and "expected --spark, --serving, --trackers, --browser or nothing" in result.stderr
 
 
 @pytest.mark.parametrize(("version", "wanted"), [("1.8.0_392", True), ("11.0.2", True), ("17", False), ("21.0.1", False)])
@@ -201,6 +201,27 @@ def test_environment_of_trackers_is_made_once_and_only_on_request(install):
     result = install.run("--trackers", PIP_NO_INDEX="1")
     assert result.returncode == 0 and "NOT INSTALLED: requirements-trackers.txt" in result.stderr and link.resolve() == first
     assert install.run("--trackers", PIP_NO_INDEX="1", CI="true").returncode == 1
+
+
+@pytest.mark.parametrize("browser", ["chromium", "google-chrome", None])
+def test_browser_is_a_system_package_where_there_is_none(install, browser):
+    """An install for tests of reports by a user without root rights names the command that installs Chromium, unless there is such a browser."""
+    links = install.calls.with_name("links")  # the programs of this machine without its browsers
+    links.mkdir()
+    for folder in reversed(os.environ["PATH"].split(":")):
+        for program in Path(folder).glob("*"):
+            if not program.name.startswith(("chrom", "google-chrome")):
+                (links / program.name).unlink(missing_ok=True)
+                (links / program.name).symlink_to(program)
+    stubs = install.calls.with_name("bin")
+    scripts = {"dpkg-query": "case $* in *chromium*) ;; *) echo install ok installed ;; esac", "id": "echo 1000"}
+    for name, script in {**scripts, **({browser: ""} if browser else {})}.items():
+        (stubs / name).write_text(f"#!/bin/bash\n{script}\n")
+        (stubs / name).chmod(0o755)
+    result = install.run("--browser", PATH=f"{stubs}:{links}")
+    assert (result.returncode == 0) == (browser is not None)
+    assert ("apt-get install -y --no-install-recommends chromium\n" in result.stderr) == (browser is None)
+    assert install.run(PATH=f"{stubs}:{links}").returncode == 0  # no browser is asked for without --browser
 
 
 def installed_for_serving(install):

@@ -5,6 +5,7 @@ import json
 import math
 import signal
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -84,6 +85,7 @@ class Loop:
         scaled=False,
         log_loss=0.4,
         mrr=None,
+        saves=False,
     ):
         self.steps, self.rates, self.epochs, self.evaluated, self.checked = [], [], [], [], []
         self.scaled, self.rank, self.world, self.touched = scaled, 0, World(), SimpleNamespace(shares=dict, since=0)
@@ -93,8 +95,15 @@ class Loop:
         self._signal_at, self._log_loss, self._mrr = signal_at, log_loss, mrr
         evaluation = Evaluation("test", self._evaluate) if evaluate else None
         options = config("--learning_rate", "1", "--warmup_steps", "2", "--decay_start_step", "100", "--decay_steps", "10", *flags)
-        self.groups = Groups((DenseGroup({}, Sgd(), build_schedules(options.optimizer)[0]),), (), plateau=plateau_of(options.optimizer))
-        self.training = Training(self, self, options, Console("dlrm.py"), self.log, evaluation=evaluation, position=position)
+        self.groups = Groups((DenseGroup({}, Sgd(), build_schedules(options.schedule)[0]),), (), plateau=plateau_of(options.schedule))
+        self.training = Training(
+            self, self, options, Console("dlrm.py"), self.log, evaluation=evaluation, position=position, saver=self if saves else None
+        )
+
+    def begin(self, position, best):
+        """Save the position."""
+        self.saved = json.dumps(position.to_dict())
+        return SimpleNamespace(finish=lambda: Path("saved"), abandon=lambda: None), None
 
     def __len__(self):
         return self._batches
@@ -171,7 +180,7 @@ def test_an_evaluation_that_does_not_improve_reduces_the_learning_rate(tmp_path,
     loop = Loop(tmp_path, *flags, "--plateau_min_lr", "0.0005", auc=scores.get)
     loop.run()
     assert loop.rates == pytest.approx([1, 1, 1, 0.1, 0.01, 0.01, 0.001, *[0.0005] * 3])
-    assert "no better AUC at step 3: learning rate 1 -> 0.1\n" in capsys.readouterr().out
+    assert "no better test AUC at step 3: learning rates reduced to 0.1 of the schedule's\n" in capsys.readouterr().out
     assert [line["data"]["learning_rate"] for line in loop.lines({"learning_rate"})] == loop.rates
     patient = Loop(tmp_path, *flags, "--plateau_patience", "2", "--plateau_factor", "0.5", "--early_stop_patience", "3", auc=scores.get)
     patient.run()
@@ -347,3 +356,83 @@ def test_a_profile_of_ten_steps_is_taken_and_ends_with_the_run(tmp_path, monkeyp
     loop.run()
     assert calls == ([("start", "profile", start), ("stop", stopped)] if stopped else [])
     assert ("no profile, training ended at step 15" in capsys.readouterr().err) == (start == 15)
+
+
+def logged(loop):
+    """Return the training lines' loss and counts by step."""
+    return {line["step"][1]: {name: line["data"].get(name) for name in ("loss", "samples", "skipped_steps")} for line in loop.lines({"loss"})}
+
+
+def odd_loss(step):
+    """Return a loss whose sums differ in the last bits with the order of the additions; every sixth is not finite."""
+    return math.inf if step % 6 == 1 else 1 / (step + 3) + 1e-7 * step
+
+
+@pytest.mark.parametrize("freq", [1, 3, 4, 100])
+@pytest.mark.parametrize("signal_at", range(2, 11))
+def test_lines_after_a_resume_are_those_of_an_unbroken_run(tmp_path, signal_at, freq):
+    flags = ("--epochs", "3", "--print_freq", str(freq))
+    whole = Loop(tmp_path, *flags, losses=odd_loss, scaled=True)
+    figures = whole.run()
+    expected = logged(whole)
+    cut = Loop(tmp_path, *flags, losses=odd_loss, scaled=True, signal_at=signal_at, saves=True)
+    with pytest.raises(Stopped):
+        cut.run()
+    lines = logged(cut)
+    rest = Loop(tmp_path, *flags, losses=odd_loss, scaled=True, position=Position(**json.loads(cut.saved)))
+    ended = rest.run()
+    assert lines | logged(rest) == expected and not lines.keys() & logged(rest).keys()
+    assert ended["train_loss"] == figures["train_loss"] and ended["skipped_steps"] == figures["skipped_steps"] == 3
+    assert rest.training.position == whole.training.position
+
+
+def test_a_longer_run_has_the_lines_that_it_would_have_had_unbroken(tmp_path):
+    whole = Loop(tmp_path, "--print_freq", "4", "--epochs", "2", losses=odd_loss, scaled=True)
+    whole.run()
+    expected = logged(whole)
+    short = Loop(tmp_path, "--print_freq", "4", "--epochs", "2", "--max_steps", "6", losses=odd_loss, scaled=True)
+    short.run()
+    lines = logged(short)
+    rest = Loop(tmp_path, "--print_freq", "4", "--epochs", "2", losses=odd_loss, scaled=True, position=short.training.position)
+    rest.run()
+    assert lines.keys() == {4, 6} and logged(rest) | {4: lines[4]} == expected
+
+
+def test_another_print_freq_after_a_resume_averages_since_the_last_line(tmp_path):
+    cut = Loop(tmp_path, "--print_freq", "3", losses=float, signal_at=3, saves=True)
+    with pytest.raises(Stopped):
+        cut.run()
+    rest = Loop(tmp_path, "--print_freq", "5", losses=float, position=Position(**json.loads(cut.saved)))
+    rest.run()
+    assert [line["data"]["loss"] for line in rest.lines({"loss"})] == [(3 + 4) / 2]  # steps 0 to 2 are in the line of step 3
+
+
+def test_skipped_steps_in_a_row_are_counted_over_a_resume(tmp_path):
+    losses = lambda step: math.nan if step >= 5 else 0.5  # noqa: E731
+    cut = Loop(tmp_path, "--epochs", "30", losses=losses, scaled=True, signal_at=24, saves=True)
+    with pytest.raises(Stopped):
+        cut.run()
+    assert cut.training.position.skipped_in_a_row == 20
+    rest = Loop(tmp_path, "--epochs", "30", losses=losses, scaled=True, position=Position(**json.loads(cut.saved)))
+    with pytest.raises(NonFiniteLossError, match=r"step 34: the loss is nan, and 30 steps in a row were skipped"):
+        rest.run()
+
+
+def test_position_of_an_older_checkpoint_begins_a_new_mean(tmp_path):
+    older = {"step": 5, "epoch": 1, "batch": 0, "samples": 19, "best_auc": 0.6, "evals_without_gain": 0}
+    rest = Loop(tmp_path, "--epochs", "2", "--print_freq", "2", losses=float, position=Position(**older))
+    rest.run()
+    assert {step: line["loss"] for step, line in logged(rest).items()} == {6: 5.0, 8: 6.5, 10: 8.5}
+
+
+def test_lines_tell_where_the_time_went_and_the_memory(tmp_path):
+    loop = Loop(tmp_path, "--print_freq", "2")
+    loop.run()
+    lines = loop.lines({"loss"})
+    for line in lines:
+        assert line["data"]["input_ms"] >= 0 and line["data"]["saving_ms"] == 0 and line["data"]["memory_gib"] > 0.05
+        assert "exchange_ms" not in line["data"] and not any("norm" in name for name in line["data"])
+    assert [line["data"]["samples"] for line in lines] == [8, 16, 19]
+    tables = [line for line in loop.lines({"touched"}) if line["step"] == "TABLES"]
+    assert [line["data"]["step"] for line in tables] == [5, 5]  # after the evaluation, and at the end
+    assert len(tables[-1]["data"]["memory_gib"]) == 1 and "memory_gib" not in tables[0]["data"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from utils import timing
-from utils.timing import Throughput, latency_summary
+from utils.timing import Spent, Throughput, latency_summary
 
 
 @pytest.fixture
@@ -78,3 +78,41 @@ def test_paused_time_does_not_count(clock):
     clock.wait(3)
     assert meter.step(8) == 4
     assert meter.summary() == {"throughput": 2, "mean_step_time_ms": 4000}
+
+
+def test_time_is_counted_by_purpose_and_begins_again(clock):
+    spent = Spent()
+
+    def items():
+        for number in range(3):
+            clock.wait(0.25)
+            yield number
+        clock.wait(1.0)
+
+    for number in spent.waiting("input", items()):
+        clock.wait(5.0)
+        with spent.on("saving"):
+            clock.wait(0.5 * number)
+    spent.add("exchange", 0.125)
+    assert spent.means(2, ["input", "saving", "exchange"]) == {"input_ms": 875.0, "saving_ms": 750.0, "exchange_ms": 62.5}
+    assert spent.means(2, ["input"]) == {"input_ms": 0.0}
+    assert math.isnan(spent.means(0, ["input"])["input_ms"])
+
+
+def test_an_error_of_the_items_is_raised_and_the_items_are_closed():
+    closed = []
+
+    def items():
+        try:
+            yield 1
+            raise KeyError("second")
+        finally:
+            closed.append(True)
+
+    waiting = Spent().waiting("input", items())
+    assert next(waiting) == 1
+    with pytest.raises(KeyError, match="second"):
+        next(waiting)
+    for _ in Spent().waiting("input", items()):
+        break
+    assert closed == [True, True]

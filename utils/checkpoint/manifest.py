@@ -151,9 +151,9 @@ def _check_position(position: Mapping[str, Any]) -> None:
     if epoch is not None and not (type(epoch) in (int, float) and 0 <= epoch < math.inf):
         raise ValueError(f"position.best_epoch is {_brief(epoch)}, expected null or a number of at least 0")
     for name in ("loss_sum", "mean_loss"):
-        loss = position.get(name)
-        if loss is not None and not (type(loss) in (int, float) and math.isfinite(loss)):
-            raise ValueError(f"position.{name} is {_brief(loss)}, expected null or a finite number")
+        loss = position.get(name, 0)
+        if not (type(loss) in (int, float) and math.isfinite(loss)) and not (loss is None and name == "mean_loss"):
+            raise ValueError(f"position.{name} is {_brief(loss)}, expected a finite number")
     if not isinstance(due := position.get("evaluation_due", False), bool):
         raise ValueError(f"position.evaluation_due is {_brief(due)}, expected true or false")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from utils.config.data import DataConfig
 from utils.config.device import DeviceConfig
-from utils.config.learning import OptimizerConfig, RegularisationConfig
+from utils.config.learning import OptimizerConfig, RegularisationConfig, ScheduleConfig
 from utils.config.option import options_of
 from utils.config.options import EVAL, TRAIN, ModelConfig, TrainingConfig
 from utils.config.per_feature import FeatureConfig
@@ -28,6 +28,7 @@ class Config:
     features: FeatureConfig
     model: ModelConfig
     optimizer: OptimizerConfig
+    schedule: ScheduleConfig
     regularisation: RegularisationConfig
     training: TrainingConfig
     ranking: RankingConfig
@@ -41,7 +42,7 @@ class Config:
     names: Mapping[str, str] = field(default_factory=dict)  # the user's names of flags, by their names here
 
     def __post_init__(self):
-        options, plateau = self.training, self.optimizer.reduces_on_plateau
+        options, plateau = self.training, self.schedule.reduces_on_plateau
         needing = [*options.need_evaluations, *(["--lr_schedule plateau"] if plateau else [])]
         if self.run.mode == TRAIN and needing and not options.evals_per_epoch and options.test_freq is None:
             raise ValueError(f"{needing[0]} needs evaluations, and --evals_per_epoch 0 turns them off; drop one of them, or add --test_freq")
@@ -50,7 +51,7 @@ class Config:
             raise ValueError("--untrained and --restore_checkpoint_path exclude each other; drop one of them")
         if self.features.embedding_sizes_file is not None and "embedding_dim" in self.given:
             raise ValueError("--embedding_sizes_file and --embedding_dim set the same option; drop one of them")
-        warmup = self.optimizer.deep_warmup_epochs
+        warmup = self.schedule.deep_warmup_epochs
         if self.run.mode == TRAIN and warmup is not None and warmup > options.epochs and not plateau:
             which, advice = f"--deep_warmup_epochs {warmup:g}", ""
             if "deep_warmup_epochs" not in self.given:

@@ -1,4 +1,4 @@
-"""The options of the optimizer, the learning rate and regularisation."""
+"""The options of the optimizer, of the learning rate and of regularisation."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ _BELOW_1 = Bounds("at least 0 and below 1", 0, 1, below=True)
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Optimizer and learning rate."""
+    """Optimizer."""
 
     optimizer: str = option(
         "sgd",
@@ -31,22 +31,15 @@ class OptimizerConfig:
         resume=MUST_EQUAL,
         not_with=("embedding_trainable false",),
     )
-    learning_rate: float = option(
-        24.0,
-        "learning rate after the warm-up",
-        modes=(TRAIN,),
-        resume=INHERIT,
-        pytorch=("lr",),
-        wide_and_deep=("deep_learning_rate",),
-        bounds=POSITIVE,
-    )
-    embedding_learning_rate: float | None = option(
-        None,
-        "learning rate of the tables after the warm-up; the default is --learning_rate",
+    dense_update_rows: int = option(
+        0,
+        "update tables of at most so many rows whole in every step, with the moments of rows that the batch lacks, as Keras and PyTorch do by "
+        "default; 0 for none",
+        unit="rows",
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("embedding_trainable false",),
-        bounds=POSITIVE,
+        bounds=FROM_0,
     )
     momentum: float = option(0.0, "momentum of SGD", modes=(TRAIN, PLAN), optimizers=("sgd",), resume=INHERIT, bounds=_BELOW_1)
     beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,), optimizers=("adam",), resume=INHERIT, bounds=_BELOW_1)
@@ -77,6 +70,37 @@ class OptimizerConfig:
         modes=(TRAIN,),
         resume=INHERIT,
         needs="interaction wide_and_deep",
+        bounds=POSITIVE,
+    )
+
+    @property
+    def of_tables(self) -> str:
+        """The name of the tables' optimizer."""
+        return self.embedding_optimizer or self.optimizer
+
+    def __post_init__(self):
+        check_options(self)
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """Learning rate."""
+
+    learning_rate: float = option(
+        24.0,
+        "learning rate after the warm-up",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        pytorch=("lr",),
+        wide_and_deep=("deep_learning_rate",),
+        bounds=POSITIVE,
+    )
+    embedding_learning_rate: float | None = option(
+        None,
+        "learning rate of the tables after the warm-up; the default is --learning_rate",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("embedding_trainable false",),
         bounds=POSITIVE,
     )
     deep_warmup_epochs: float | None = option(
@@ -178,11 +202,6 @@ class OptimizerConfig:
         """The step at which the learning rate starts to fall."""
         return self.warmup_steps if self.decay_start_step is None else self.decay_start_step
 
-    @property
-    def of_tables(self) -> str:
-        """The name of the tables' optimizer."""
-        return self.embedding_optimizer or self.optimizer
-
     def __post_init__(self):
         check_options(self)
         check(0 <= self.decay_end_lr <= self.learning_rate, "decay_end_lr", self.decay_end_lr, "at least 0 and at most --learning_rate")
@@ -197,6 +216,14 @@ class RegularisationConfig:
     embedding_l2: float = option(
         0.0,
         "add half of this, times the squares of the vectors that a sample looks up, to the sample's loss; the reported loss is without it",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("embedding_trainable false",),
+        bounds=FROM_0,
+    )
+    table_l2: float = option(
+        0.0,
+        "add this times each row to the row's gradient in every step; only for tables that --dense_update_rows updates whole, elsewhere an error",
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("embedding_trainable false",),

@@ -1,4 +1,4 @@
-"""The exact AUC and its variance, from the sorted scores of the two classes.
+"""The exact AUC and its variance, from the sorted scores of the two classes, and the variance of the difference of two AUCs on the same rows.
 
 The variance is the estimate of DeLong, DeLong and Clarke-Pearson ("Comparing the areas under two or more correlated receiver operating characteristic
 curves", Biometrics 1988): that of the mean, over the positives, of the share of negatives below each one, plus the same over the negatives. All the
@@ -54,6 +54,37 @@ def area(negatives: np.ndarray, positives: np.ndarray, chunk: int = CHUNK) -> Ar
     # The shares are of the wrong pairs because these are few where a model is good: their squares then lose no digits to the square of the mean.
     variances = (max(0.0, (total / 4 - count * wrong**2) / (count - 1)) / count for total, count in ((of_positives, m), (of_negatives, n)))
     return Area(auc, sum(variances))
+
+
+def difference_spreads(first: np.ndarray, second: np.ndarray, positive: np.ndarray, chunk: int = CHUNK) -> tuple[float | None, float | None]:
+    """Return the parts of the variance of the difference of two AUCs on the same rows: that of the positives and that of the negatives.
+
+    The variance is their sum. A part is None where its class has a single row.
+
+    Args:
+        first, second: `[n]` scores of either model.
+        positive: `[n]` bool; both classes must be present.
+        chunk: rows processed at a time.
+    """
+    return _spread(first, second, positive, chunk), _spread(first, second, ~positive, chunk)
+
+
+def _spread(first: np.ndarray, second: np.ndarray, side: np.ndarray, chunk: int) -> float | None:
+    """Return the variance of the mean, over the rows of one side, of the difference of the shares of the other side's rows that are below."""
+    both = [(scores[side], np.sort(scores[~side])) for scores in (first, second)]
+    count, total, squares = len(both[0][0]), 0.0, 0.0
+    if count < 2:
+        return None
+    for start in range(0, count, chunk):
+        before, after = (_placements(scores[start : start + chunk], others) for scores, others in both)
+        change = after - before
+        total, squares = total + float(change.sum()), squares + float(change @ change)
+    return max(0.0, squares - total * total / count) / (count - 1) / count
+
+
+def _placements(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the share of the sorted `others` that is below each score, ties counting half."""
+    return (np.searchsorted(others, scores, "left") + np.searchsorted(others, scores, "right")) / (2 * len(others))
 
 
 def _square(values: np.ndarray) -> np.ndarray:

@@ -40,6 +40,8 @@ def changed(path, value):
         changed("position.best_auc", None),
         changed("position.best_auc", 1),
         changed("position.another", {}),
+        changed("position.mean_loss", None),
+        changed("position.loss_sum", 0.5),
         changed("position.best_ranking", {"map_at_12": 0.5, "mrr": 1}),
         changed("run", {}),
         SOUND | {"step": 14, "position": SOUND["position"] | {"step": 14, "epoch": 1, "batch": 7}},  # the position at the end of an epoch
@@ -77,6 +79,9 @@ def test_incomplete_position_is_read(tmp_path, name):
         ("position.epoch", 1, "which is impossible in epochs of 7 batches"),
         ("position.epoch", True, "position.epoch is True"),
         ("position.samples", None, "position.samples is None"),
+        ("position.skipped_steps", 0.5, "position.skipped_steps is 0.5, expected a whole number of at least 0"),
+        ("position.loss_sum", None, "position.loss_sum is None, expected a finite number"),
+        ("position.mean_loss", "x", "position.mean_loss is 'x', expected a finite number"),
         ("position.best_auc", "x", "position.best_auc is 'x', expected null or a number from 0 to 1"),
         ("position.best_auc", float("nan"), "position.best_auc is nan"),
         ("position.best_auc", -0.5, "position.best_auc is -0.5"),

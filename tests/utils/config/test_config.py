@@ -11,7 +11,7 @@ from utils.config.data import DataConfig
 from utils.config.device import DeviceConfig
 from utils.config.flags import Parser, add_flags
 from utils.config.ineffective import warnings as warnings_of
-from utils.config.learning import OptimizerConfig, RegularisationConfig
+from utils.config.learning import OptimizerConfig, RegularisationConfig, ScheduleConfig
 from utils.config.option import build
 from utils.config.options import ModelConfig, TrainingConfig
 from utils.config.per_feature import FeatureConfig
@@ -175,6 +175,7 @@ BAD = {
     FeatureConfig: {"combiner": "max"},
     ModelConfig: {"embedding_dim": 0},
     OptimizerConfig: {"beta1": 2.0},
+    ScheduleConfig: {"learning_rate": 0.0},
     RegularisationConfig: {"dropout": 1.0},
     TrainingConfig: {"epochs": 0},
     RankingConfig: {"best_metric": "loss"},
@@ -197,7 +198,7 @@ def test_command_line_overrides_yaml_file(tmp_path):
     path.write_text("dataset_type: synthetic\nbatch_size: 512\namp: true\ntop_mlp_dims: [8, 1]\nlearning_rate: 1e-3\n")
     config = parse(["--config", str(path), "--batch_size", "1024", "--noamp"], "")
     assert (config.data.batch_size, config.device.amp) == (1024, False)
-    assert (config.model.top_mlp_dims, config.optimizer.learning_rate) == ((8, 1), 0.001)
+    assert (config.model.top_mlp_dims, config.schedule.learning_rate) == ((8, 1), 0.001)
     assert config.given == {"dataset_type", "batch_size", "amp", "top_mlp_dims", "learning_rate"}
 
 
@@ -290,7 +291,7 @@ def test_ambiguous_yaml_file_is_a_short_error(tmp_path, text, message):
         (ModelConfig, {"top_mlp_dims": (2.5, 1)}, "--top_mlp_dims 2.5,1: expected a list of whole numbers"),
         (DataConfig, {"out_of_range": None}, "--out_of_range None: expected one of error, clip, hash"),
         (DataConfig, {"max_table_size": "3"}, "--max_table_size 3: expected a whole number"),
-        (OptimizerConfig, {"learning_rate": "1"}, "--learning_rate 1: expected a number"),
+        (ScheduleConfig, {"learning_rate": "1"}, "--learning_rate 1: expected a number"),
     ],
 )
 def test_constructor_rejects_values_of_a_wrong_type(group, values, message):

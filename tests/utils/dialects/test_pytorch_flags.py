@@ -81,16 +81,16 @@ def test_nvidias_command_lines():
         "",
     )
     assert (config.data.dataset_path, config.data.out_of_range, config.data.valid_batch_size) == ("D", "hash", 131072)
-    assert (config.optimizer.learning_rate, config.model.top_mlp_dims, config.model.bottom_mlp_dims) == (28, (1024, 512, 1), (512, 128))
+    assert (config.schedule.learning_rate, config.model.top_mlp_dims, config.model.bottom_mlp_dims) == (28, (1024, 512, 1), (512, 128))
     assert {line.split()[0] for line in config.legacy} >= {"--dataset", "--lr", "--hash_indices", "--cuda_graphs", "--optimized_mlp"}
     config = parse("--mode inference_benchmark --dataset D --load_checkpoint_path C --inference_benchmark_steps 20".split(), "")
     assert (config.run.mode, config.training.restore_checkpoint_path, config.training.inference_benchmark_steps) == ("inference", "C", 20)
 
 
 def test_decay_start_step_none_starts_decay_after_warm_up():
-    options = parse([*SYNTHETIC, "--warmup_steps", "60", "--decay_start_step", "none"], "").optimizer
+    options = parse([*SYNTHETIC, "--warmup_steps", "60", "--decay_start_step", "none"], "").schedule
     assert options.decay_start_step is None and options.decay_from == 60
-    assert parse([*SYNTHETIC, "--warmup_steps", "60"], "").optimizer.decay_from == 48000
+    assert parse([*SYNTHETIC, "--warmup_steps", "60"], "").schedule.decay_from == 48000
 
 
 @pytest.mark.parametrize("flag", ["row_slice_threshold", "data_parallel_input"])
