@@ -15,7 +15,7 @@ _METRICS = {
 }
 _VARIANCES = {"auc": ("auc_variance", auc_interval), "log_loss": ("log_loss_variance", normal_interval)}
 _PARTS = {"input_ms": "waiting for the reader", "exchange_ms": "exchanges", "saving_ms": "saving"}
-_KNOWN = {"loss", "samples_per_s", "step_time_ms", "learning_rate", "embedding_learning_rate", "memory_gib", "batch_samplesps", *_PARTS}
+_KNOWN = {"loss", "mean_loss", "samples_per_s", "step_time_ms", "learning_rate", "embedding_learning_rate", "memory_gib", "batch_samplesps", *_PARTS}
 _COUNTS = {"skipped_steps": "skipped steps", "ids_out_of_range": "ids out of range"}
 SPLIT_COLOURS = {"valid": 1, "test": 2}
 
@@ -37,6 +37,11 @@ def _curves(record: Record, named: dict[str, str], most: int) -> list[Series]:
     return [of_curve(label, curve, most) for label, curve in found if curve is not None and curve.last]
 
 
+def loss_key(record: Record) -> str:
+    """Return the key of the mean loss since the line before; in the form of Wide & Deep `loss` is that of one batch."""
+    return "mean_loss" if "mean_loss" in record.training else "loss"
+
+
 def undefined(curves: Sequence[tuple[str, Curve]]) -> str:
     """Return a sentence about figures that are not finite; empty without any."""
     found = [f"{label}: {curve.undefined:,} not finite, the first at step {curve.undefined_step:,}" for label, curve in curves if curve.undefined]
@@ -45,13 +50,14 @@ def undefined(curves: Sequence[tuple[str, Curve]]) -> str:
 
 def _learning(record: Record, most: int) -> Iterator[tuple[str, Plot]]:
     heading = "Loss and metrics"
-    loss = record.training.get("loss")
+    loss = record.training.get(loss_key(record))
     if loss is not None:
+        named = {"mean_loss": "training loss", "loss": "of one batch"} if loss_key(record) == "mean_loss" else {"loss": "training loss"}
         told = undefined([("loss", loss)])
         if loss.thinned or loss.count > most:
             told += f" Of {loss.count:,} figures the lowest and highest of each part are shown."
         said = "The mean loss of the training batches since the line before. " + told
-        yield heading, Plot("loss", "Training loss", "log loss", _curves(record, {"loss": "training loss"}, most), note=said.strip())
+        yield heading, Plot("loss", "Training loss", "log loss", _curves(record, named, most), note=said.strip())
     for key, label in _METRICS.items():
         series = [metric(record, split, key, split, most) for split in _splits(record)]
         yield heading, Plot(f"metric-{key}", label[:1].upper() + label[1:], label, [one for one in series if one], note=_sure(key, series))
