@@ -128,11 +128,11 @@ def _check_output(path: Path, arguments: Sequence[str]) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Write the page; a reader never sees half of it."""
-    if path.exists() and not path.is_file():  # a pipe, or /dev/stdout
-        path.write_text(text, encoding="utf-8")
-        return
     target = path.resolve()
     try:
+        if path.exists() and not path.is_file():  # a pipe, or /dev/stdout
+            path.write_text(text, encoding="utf-8")
+            return
         with tempfile.NamedTemporaryFile(
             "w", dir=target.parent, prefix=f".{target.name}.", suffix=".writing", delete=False, encoding="utf-8"
         ) as file:
