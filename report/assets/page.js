@@ -5,7 +5,7 @@
   const root = document.documentElement;
   const dashes = [[], [9, 4], [2, 4], [10, 4, 2, 4], [5, 3], [14, 4], [2, 2, 8, 4], [5, 6]];
   const axes = { step: "step", samples: "samples", seconds: "seconds" };
-  const charts = [];
+  const charts = [], printed = 320; // pixels of a plot in one of two columns of a page
   const said = document.getElementById("said");
   let axis = "step";
 
@@ -224,8 +224,8 @@
       event.preventDefault();
     };
   }
-  function draw(chart) {
-    const { plot, box } = chart, width = Math.max(260, Math.floor(box.clientWidth));
+  function draw(chart, fixed) {
+    const { plot, box } = chart, width = fixed || Math.max(260, Math.floor(box.clientWidth));
     if (chart.u) chart.u.destroy();
     const options = optionsOf(plot, width);
     options.hooks.setCursor.push((u) => {
@@ -390,7 +390,7 @@
     place.append(...[legend(chart), chart.box, chart.readout, chart.reset, numbers(plot)].filter(Boolean));
     charts.push(chart);
   }
-  charts.forEach(draw);
+  charts.forEach((chart) => draw(chart));
   new ResizeObserver(() => charts.forEach((chart) => { if (Math.abs(Math.floor(chart.box.clientWidth) - chart.width) > 1) draw(chart); })).observe(document.body);
   for (const box of document.querySelectorAll("main .scroll")) if (!box.closest("figure")) box.after(copier(box, box.querySelector("caption").textContent));
   for (const box of document.querySelectorAll("pre.command")) {
@@ -398,7 +398,7 @@
     button.addEventListener("click", () => copy(box.textContent, button));
     box.after(button);
   }
-  addEventListener("beforeprint", () => { root.dataset.theme = "light"; redraw(); });
+  addEventListener("beforeprint", () => { root.dataset.theme = "light"; charts.forEach((chart) => draw(chart, printed)); });
   addEventListener("afterprint", () => setTheme(theme));
   root.dataset.ready = "true";
 })();
