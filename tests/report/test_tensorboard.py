@@ -112,6 +112,7 @@ def test_every_scalar_is_what_the_log_says(dataset, tmp_path):
     result = subprocess.run(command(dataset, tmp_path, *flags), cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
     assert f"tensorboard --logdir {tmp_path / 'board'}" in result.stdout
+    assert list((tmp_path / "board/plugins/profile").glob("*/*.xplane.pb")) and not (tmp_path / "profile").exists()
     lines, board = read_log(tmp_path / "dlrm_tf_log.json"), read(tmp_path / "board")
     run = check(board, lines)
     tags = board["accumulated"][run].keys()
