@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--dataset_path", default="", metavar="DIR", help="the tf_raw dataset, for the section about the data")
     parser.add_argument("--by", action="append", default=[], metavar="FEATURE", help="a feature to show metrics by; may be given again")
-    parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="compare two JSON files of benchmarks instead; see --compare --help")
+    compare = "compare two JSON files of benchmarks instead, with --relative_to NAME and --json FILE; see --compare --help"
+    parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help=compare)
     args = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     if not args.runs:
         raise UserError(

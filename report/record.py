@@ -45,6 +45,7 @@ class Record:
         training: curves of training lines by key.
         metrics: curves of evaluations by split and key.
         summaries: the last line "EVALUATION" of each split; one marked final takes precedence.
+        highest: the line "EVALUATION" of each split that has the highest AUC.
         tables: the data of the last line "TABLES".
         touched: curves of the share of rows touched, by table.
         norms: curves of the tables' norms.
@@ -66,6 +67,7 @@ class Record:
     training: dict[str, Curve] = field(default_factory=dict)
     metrics: dict[tuple[str, str], Curve] = field(default_factory=dict)
     summaries: dict[str, Data] = field(default_factory=dict)
+    highest: dict[str, Data] = field(default_factory=dict)
     tables: Data = field(default_factory=dict)
     touched: dict[str, Curve] = field(default_factory=dict)
     norms: dict[str, Curve] = field(default_factory=dict)
@@ -178,10 +180,11 @@ class _Reader:
         if not self._counts(step) or (len(numbers) == 1 and record.mode != "train"):  # a published form counts batches in --mode eval
             return
         record.last_step = max(step, record.last_step or 0)
-        split = next((_SPLITS[key] for key in line.data if key in _SPLITS), None)
-        if split is not None and "loss" not in line.data:
-            self._evaluation(split, step, line.data)
-            return
+        if "loss" not in line.data:
+            split = next((_SPLITS[key] for key in line.data if key in _SPLITS), None)
+            if split is not None:
+                self._evaluation(split, step, line.data)
+                return
         samples = finite(line.data.get("samples"))
         if samples is None and (batch := finite(record.about.get("batch_size") or record.parameters.get("batch_size"))):
             samples = step * batch  # older logs: the padding of an epoch's last batch counts
@@ -205,6 +208,8 @@ class _Reader:
         kept = self._record.summaries.get(split)
         if kept is None or data.get("final") or not kept.get("final"):
             self._record.summaries[split] = data
+        if split not in self._record.highest or (finite(data.get("auc")) or 0.0) > (finite(self._record.highest[split].get("auc")) or 0.0):
+            self._record.highest[split] = data
         if data.get("final") and (kept := self._record.metrics.get((split, "auc"))) and kept.last and kept.last.step > step:
             return  # of the best weights, tested at the end: not a later point of the curve
         for key in ("auc", "auc_variance", "log_loss", "normalized_entropy", "calibration", "log_loss_variance"):

@@ -60,6 +60,10 @@ class Curve:
             self._filled += 1
         self.last = point
         part = self._parts[-1]
+        if len(part) == 2:
+            one, other = part[0].value, part[1].value
+            if one <= point.value <= other or other <= point.value <= one:  # most points of a long run
+                return
         part.append(point)
         if len(part) > 2:
             self._parts[-1] = _extremes(part)

@@ -21,12 +21,12 @@ class Figures:
         position: the position of the run.
 
     Attributes:
-        spent: the time of the steps since the last line of the log, by purpose: `input`, `saving`.
+        spent: the time of the steps since the last line of the log, by purpose: `input`, `saving`; of warm-up steps only the last one's.
     """
 
     def __init__(self, trainer: Trainer, config: Config, position: Position):
         self._trainer, self._config, self._position = trainer, config, position
-        self.spent, self._steps, self._squares = Spent(), 0, ()
+        self.spent, self._steps, self._taken, self._squares = Spent(), 0, 0, ()
         self._purposes = ("input", *(["exchange"] if trainer.world.size > 1 else []), "saving")
 
     @property
@@ -36,7 +36,11 @@ class Figures:
 
     def take_report(self, step: int, report: StepReport) -> None:
         """Take the report of step number `step`, see `Reports`."""
-        self._steps, self._squares = self._steps + 1, report.squares
+        self._taken, self._squares = self._taken + 1, report.squares
+        if self._taken <= self._config.training.benchmark_warmup_steps:  # other workers compile; the speed leaves these steps out, too
+            self.spent.means(0, ())
+            self._steps = 0
+        self._steps += 1
         self.spent.add("exchange", report.exchange_s)
 
     def of_step(self) -> dict[str, Any]:

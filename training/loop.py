@@ -1,7 +1,7 @@
 """The training loop: epochs, evaluations, checkpoints, the log, and the end of training."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -166,22 +166,25 @@ class Training:
 
     def _report(self, time_left: str) -> None:
         self._reports.read()
-        speed, step, epoch, loss = self._meter.summary(), self.position.step, self.position.epoch, self._reports.mean_loss
-        rates = self._trainer.learning_rates(step - 1, self.position.rate_reductions)
-        skipped, out_of_range = self.position.skipped_steps, self.position.ids_out_of_range
-        of_tables = f" (tables {rates[-1]:.6g})" if rates[-1] != rates[0] else ""
-        self._console.say_progress(
-            f"epoch {epoch} step {step}/{self._limit}: loss {loss:.6f}, {speed['throughput']:,.0f} samples/s, "
-            f"{speed['mean_step_time_ms']:.1f} ms/step, learning rate {rates[0]:.6g}{of_tables}, "
-            + (f"{out_of_range:,} ids out of range, " if out_of_range else "")
-            + (f"{skipped:,} steps skipped, " if skipped else "")
-            + f"{time_left} left"
-        )
+        position, speed, loss = self.position, self._meter.summary(), self._reports.mean_loss
+        rates = self._trainer.learning_rates(position.step - 1, position.rate_reductions)
+        self._console.say_progress(f"{_progress_line(position, self._limit, speed, rates, loss)}, {time_left} left")
         data = {"loss": loss, "samples_per_s": speed["throughput"], "step_time_ms": speed["mean_step_time_ms"], "learning_rate": rates[0]}
-        data |= {"embedding_learning_rate": rates[-1]} if of_tables else {}
-        self._log.log((epoch, step), data | self._figures.of_step() | self.single_steps.figures(loss))
-        if step % self._config.run.print_freq == 0:  # not where the run ends in between: a longer run has no line there
-            self.position.begin_mean()
+        data |= {"embedding_learning_rate": rates[-1]} if rates[-1] != rates[0] else {}
+        self._log.log((position.epoch, position.step), data | self._figures.of_step() | self.single_steps.figures(loss))
+        if position.step % self._config.run.print_freq == 0:  # not where the run ends in between: a longer run has no line there
+            position.begin_mean()
+
+
+def _progress_line(position: Position, limit: int, speed: Mapping[str, float], rates: Sequence[float], loss: float) -> str:
+    """Return the console's line of a training step, without the time left."""
+    of_tables = f" (tables {rates[-1]:.6g})" if rates[-1] != rates[0] else ""
+    return (
+        f"epoch {position.epoch} step {position.step}/{limit}: loss {loss:.6f}, {speed['throughput']:,.0f} samples/s, "
+        f"{speed['mean_step_time_ms']:.1f} ms/step, learning rate {rates[0]:.6g}{of_tables}"
+        + (f", {position.ids_out_of_range:,} ids out of range" if position.ids_out_of_range else "")
+        + (f", {position.skipped_steps:,} steps skipped" if position.skipped_steps else "")
+    )
 
 
 def _live_figures(loss: float, auc: float | None) -> str:

@@ -18,7 +18,7 @@ class GradientSquares:
     """The sums of the squares of a step's gradients by group of weights (`Groups.names`), float64; zeros in a step that does not measure.
 
     The gradients are those that the optimizers get: summed over samples, and over the places of a row in the batch; with regularisation. A worker
-    measures its shards; the first one also what all workers know.
+    measures its shards; the first one also what all workers know. All workers build the same conditions: their number is in the names of exchanges.
 
     Args:
         measured: whether this step measures, a boolean scalar.
@@ -45,17 +45,19 @@ class GradientSquares:
                 found.append(_squares([group.decayed(total[:, :-1]) for group, total in mine if one.changes(group)]))
             return tf.stack(found)
 
-        self.known = tf.cond(self._measured, squares, lambda: self._none) if self._embedding.world.first else self._none
+        known = tf.cond(self._measured, squares, lambda: self._none)
+        self.known = known if self._embedding.world.first else self._none
 
     def watching(self, updates: Sequence[GroupUpdate], factor: tf.Tensor | float) -> list[GroupUpdate]:
         """Return the updates, which now add the squares of the sharded tables' gradients; these are multiplied by `factor` already."""
 
         def watch(targets, ids, parts, loss_scale) -> None:
-            def squares() -> tf.Tensor:
-                return squares_of_rows(targets, ids, parts, loss_scale) / tf.cast(factor, tf.float64) ** 2
-
             none = tf.zeros([], tf.float64)
-            self._of_shards.append(tf.cond(self._measured, squares, lambda: none) if targets else none)
+
+            def squares() -> tf.Tensor:
+                return squares_of_rows(targets, ids, parts, loss_scale) / tf.cast(factor, tf.float64) ** 2 if targets else none
+
+            self._of_shards.append(tf.cond(self._measured, squares, lambda: none))
 
         return [one._replace(watch=watch) for one in updates]
 

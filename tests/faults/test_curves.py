@@ -140,7 +140,8 @@ def test_workers_log_the_time_of_their_exchanges_and_their_memory(unbroken):
         lines = entries(unbroken(workers))
         training = [entry["data"] for entry in lines if isinstance(entry["step"], list) and "loss" in entry["data"]]
         assert all(("exchange_ms" in data) == (workers == 2) for data in training)
-        assert all(data["input_ms"] >= 0 and data["saving_ms"] > 0 and 0.1 < data["memory_gib"] < 100 for data in training[1:])
+        assert all(data["input_ms"] >= 0 and data["saving_ms"] >= 0 and 0.1 < data["memory_gib"] < 100 for data in training)
+        assert max(data["saving_ms"] for data in training) > 0
         if workers == 2:
             assert all(data["exchange_ms"] > 0 for data in training)
         peaks = [entry["data"]["memory_gib"] for entry in lines if entry["step"] == "TABLES" and "memory_gib" in entry["data"]]

@@ -2,12 +2,15 @@
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from model.embedding.distributed import GroupUpdate
 from tests.model.tiny_model import TABLES, batch, model_and_trainer, slow_gradients, weights
-from training.norms import gradient_norms, weight_norms
+from training.norms import GradientSquares, gradient_norms, weight_norms
 from training.report import StepReport, WorkerReport
 from utils.distributed import World
 
@@ -116,3 +119,21 @@ def test_groups_of_wide_and_deep():
     dense, wide, wide_tables, tables = squares(trainer, batch(16))
     assert min(dense, wide, tables) > 0 and wide_tables == 0  # the tiny model has no wide tables
     assert weight_norms(model, trainer.groups)[0].keys() == {f"weight_norm/{name}" for name in trainer.groups.names}
+
+
+def test_every_worker_builds_as_many_conditions(monkeypatch):
+    """Names of exchanges inside a condition contain the number of conditions before; with other names the workers would wait for ever."""
+    built = []
+    for rank, shards in ((0, True), (1, False)):
+        count = Counter()
+        monkeypatch.setattr("training.norms.tf.cond", lambda *branches, count=count: count.update(["cond"]) or branches[1]())
+        groups = SimpleNamespace(names=("tables",), dense=())
+        embedding = SimpleNamespace(world=World(rank, 2), replicated_groups=[])
+        squares = GradientSquares(tf.constant(True), groups, embedding)
+        squares.add_known(dict, [GroupUpdate(None, None)], [])
+        monkeypatch.setattr("training.norms.squares_of_rows", lambda *gradients: tf.constant(4.0, tf.float64))
+        (one,) = squares.watching([GroupUpdate(None, None)], 1.0)
+        one.watch(["a shard"] if shards else [], None, [], 1.0)
+        assert squares.total().numpy().tolist() == [4.0 if shards else 0.0]
+        built.append(count["cond"])
+    assert built == [2, 2]
