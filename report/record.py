@@ -6,7 +6,7 @@ from typing import Any
 
 from report.log_lines import Line, parsed, raw_lines
 from report.log_runs import ONE_STEP, STEP_STEPS, RunSpan, Stretch, whole
-from report.thinning import Curve, Point, finite
+from report.thinning import Curve, Point, as_number, finite
 
 MOST_EVENTS = 1000
 # Keys of evaluations in NVIDIA's logs, and their names here.
@@ -162,16 +162,17 @@ class _Reader:
         return Point(step, max(0.0, self._before + self._last - self._from), self._samples, value)
 
     def _add(self, curve: Curve, step: int, value: Any) -> None:
-        if value is None:
+        number = as_number(value)
+        if (found := finite(number)) is not None:
+            curve.add(self._point(step, found))
+        elif number is None or isinstance(number, float):
             curve.add_undefined(step)
-        elif (number := finite(value)) is not None:
-            curve.add(self._point(step, number))
 
     def _figures(self, line: Line) -> None:
         """Take a line of a step, or the final figures."""
         record, numbers = self._record, line.numbers
         if not numbers:
-            record.final = {**(record.final or {}), **line.data}
+            record.final = {**(record.final or {}), **{key: as_number(value) for key, value in line.data.items()}}
             self._event("end", record.last_step, "the run ended")
             return
         step = numbers[0] if len(numbers) == 1 or self._form == STEP_STEPS else numbers[1]

@@ -99,6 +99,16 @@ def _extremes(points: list[Point]) -> list[Point]:
     return [low] if low is high else [low, high] if low.step < high.step else [high, low]
 
 
+def as_number(value: object) -> object:
+    """Return a text that is a number as one, as NVIDIA's Wide & Deep writes some figures; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
 def finite(value: object) -> float | None:
     """Return a number as it is, None for anything else, NaN and infinity."""
     return None if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) else value

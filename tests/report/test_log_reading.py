@@ -116,7 +116,7 @@ def test_the_form_of_wide_and_deep(tmp_path):
     lines = [line("PARAMETER", {}, 1.0)]
     for step in (100, 200, 300):
         lines += [
-            line([step, 300], {"binary_accuracy": 0.8, "auc": 0.6, "loss": 1.0 / step}, step),
+            line([step, 300], {"binary_accuracy": 0.8, "auc": 0.6, "loss": str(1.0 / step)}, step),
             line([step], {"auc_val": step / 1000, "loss_val": 0.5}, step),
         ]
     lines.append(line([], {"train_throughput": 1000.0, "streaming_map_val": 0.5}, 400.0))

@@ -36,11 +36,11 @@ def made(folder: Path, *words: object) -> str:
     return target.read_text()
 
 
-@pytest.mark.parametrize("named", ["folder", "step"])
+@pytest.mark.parametrize("named", [".", "step-00000010", "latest"])
 def test_a_checkpoint_names_its_log(tmp_path, named):
     log = write(tmp_path / "log.json", run_lines())
     folder = checkpoint(tmp_path / "models", {"path": str(log), "run": "00112233445566aa"})
-    (span,) = find(str(folder if named == "folder" else folder / "step-00000010"))
+    (span,) = find(str(folder / named))
     assert span.path == log and span.identity == "00112233445566aa"
 
 
@@ -90,6 +90,9 @@ def test_errors_are_one_line_and_nothing_is_written(tmp_path):
         ([tmp_path / "none.json"], "none.json: not found; expected a log"),
         ([tmp_path / "empty"], "holds neither a complete checkpoint nor dlrm_tf_log.json"),
         ([tmp_path / "empty.json"], "holds no line of a log"),
+        (["/dev/null"], "/dev/null: not a regular file; expected a log, which is read twice"),
+        ([log, "--json", "a.json"], "--json belongs to --compare OLD NEW"),
+        ([log, "-o", "/dev/full"], "--output /dev/full: No space left on device"),
         ([log, "--by", "user"], "--by user needs --predictions and --dataset_path"),
         ([log, "--predictions", "a", "--predictions", "b"], "--predictions is given 2 times for 1 run"),
         ([log, "--predictions", tmp_path / "none.parquet", "--dataset_path", tmp_path, "--by", "user"], "none.parquet: no such file"),
