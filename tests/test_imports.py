@@ -110,7 +110,7 @@ def test_help_imports_no_tensorflow_at_module_level():
         if path in seen:
             continue
         seen.add(path)
-        heavy = rooms(path, top_level=True) & {"tensorflow", "keras", "horovod", "tensorstore", "polars"}
+        heavy = rooms(path, top_level=True) & {"tensorflow", "keras", "horovod", "tensorstore", "polars", "tensorboardX"}
         assert not heavy, f"{name_of(path)} imports {', '.join(heavy)}"
         waiting += filter(None, map(local_file, imports(path, top_level=True)))
     assert ROOT / "utils/dialects/command_line.py" in seen
