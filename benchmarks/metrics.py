@@ -1,4 +1,4 @@
-"""Measure the cost of the evaluation's metrics: the exact AUC, all metrics of many scores, and metrics by group, in seconds and in memory.
+"""Measure the cost of the evaluation's metrics: exact AUC, all metrics, those with a summary, and metrics by group, in seconds and in memory.
 
   python -m benchmarks.metrics
   python -m benchmarks.metrics --num_scores 89000000
@@ -21,7 +21,7 @@ from benchmarks.rounds import timed
 from utils.config.option import option
 
 MODULE = "benchmarks.metrics"
-AUC, ALL = "exact AUC", "all metrics"
+AUC, ALL, FULL = "exact AUC", "all metrics", "all metrics and their summary"
 RANKED, RANKED_ANYWHERE, ALL_RANKED = "MAP@12, rows of a group together", "MAP@12, rows anywhere", "six metrics by group, rows anywhere"
 BY_GROUP = {RANKED: "map@12", RANKED_ANYWHERE: "map@12", ALL_RANKED: "map@12,ndcg@10,mrr,recall@5,group_auc,gauc"}
 
@@ -38,7 +38,7 @@ class MetricsOptions(Options):
 
 def main(chosen: MetricsOptions, report: Report) -> None:
     """Measure and print."""
-    sizes = dict.fromkeys((AUC, ALL), chosen.num_scores) | dict.fromkeys(BY_GROUP, chosen.num_ranked)
+    sizes = dict.fromkeys((AUC, ALL, FULL), chosen.num_scores) | dict.fromkeys(BY_GROUP, chosen.num_ranked)
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in sizes}
     for _ in range(chosen.num_rounds):
         for name, answers in rounds.items():
@@ -56,6 +56,7 @@ def child(what: str, num_scores: int) -> None:
     from utils.metrics.binary import evaluate, exact_auc
     from utils.metrics.ranking import rank
     from utils.metrics.ranking_metric import parse
+    from utils.metrics.summary import evaluate_in_full
 
     draw = np.random.default_rng(0)
     logits = draw.standard_normal(num_scores, dtype=np.float32)
@@ -66,7 +67,8 @@ def child(what: str, num_scores: int) -> None:
         groups = groups if what == RANKED else draw.permutation(groups)
         measured = lambda: rank(logits, labels, groups, parse(BY_GROUP[what].split(",")))  # noqa: E731 - one of three
     else:
-        measured = lambda: exact_auc(logits, labels.astype(bool)) if what == AUC else evaluate(logits, labels)  # noqa: E731
+        found = {AUC: lambda: exact_auc(logits, labels.astype(bool)), ALL: lambda: evaluate(logits, labels)}
+        measured = found.get(what, lambda: evaluate_in_full(logits, labels))
     before = resident_bytes()
     with PeakMemory() as memory:
         seconds = timed(measured)

@@ -37,8 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--dataset_path", default="", metavar="DIR", help="the tf_raw dataset, for the section about the data")
     parser.add_argument("--by", action="append", default=[], metavar="FEATURE", help="a feature to show metrics by; may be given again")
-    parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="compare two JSON files of benchmarks instead; see --compare --help")
+    other = parser.add_argument_group("comparison of two JSON files of benchmarks; see python -m report --compare --help")
+    other.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="the files")
+    other.add_argument("--relative_to", metavar="CONTENDER", help="divide every figure by this contender's")
+    other.add_argument("--json", metavar="FILE", help="also write the differences to a JSON file")
     args = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
+    for flag in ("relative_to", "json"):
+        if getattr(args, flag) is not None:
+            raise UserError(f"--{flag} belongs to --compare OLD NEW, a comparison of benchmarks; a report of runs has no such flag")
     if not args.runs:
         raise UserError(
             "no run is given; expected a log (dlrm_tf_log.json) or a folder of checkpoints: python -m report dlrm_tf_log.json -o report.html"
@@ -122,11 +128,11 @@ def _check_output(path: Path, arguments: Sequence[str]) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Write the page; a reader never sees half of it."""
-    if path.exists() and not path.is_file():  # a pipe, or /dev/stdout
-        path.write_text(text, encoding="utf-8")
-        return
     target = path.resolve()
     try:
+        if path.exists() and not path.is_file():  # a pipe, or /dev/stdout
+            path.write_text(text, encoding="utf-8")
+            return
         with tempfile.NamedTemporaryFile(
             "w", dir=target.parent, prefix=f".{target.name}.", suffix=".writing", delete=False, encoding="utf-8"
         ) as file:

@@ -269,10 +269,12 @@ def as_json(found: Comparison) -> Mapping[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the flags, compare and print. Raises UserError where a flag or a file is invalid."""
     parser = Parser(prog=f"python -m {NAME} --compare", description=__doc__)
-    parser.add_argument("--compare", nargs=2, type=Path, required=True, metavar=("OLD", "NEW"), help="files that a benchmark wrote by --json")
+    parser.add_argument("--compare", nargs="*", type=Path, required=True, metavar="FILE", help="the old and the new file of a benchmark's --json")
     parser.add_argument("--relative_to", metavar="NAME", help="divide every figure by that of this contender in the same round, Keras for instance")
     parser.add_argument("--json", type=Path, metavar="FILE", help="file for all figures, as JSON")
     given = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
+    if len(given.compare) != 2:
+        raise UserError(f"--compare: found {len(given.compare)} of two files; expected python -m report --compare old.json new.json")
     if given.json and not given.json.absolute().parent.is_dir():
         raise UserError(f"--json {given.json}: its folder does not exist")
     if given.json and any(given.json.exists() and given.json.samefile(path) for path in given.compare if path.exists()):

@@ -15,7 +15,7 @@ _METRICS = {
 }
 _VARIANCES = {"auc": ("auc_variance", auc_interval), "log_loss": ("log_loss_variance", normal_interval)}
 _PARTS = {"input_ms": "waiting for the reader", "exchange_ms": "exchanges", "saving_ms": "saving"}
-_KNOWN = {"loss", "samples_per_s", "step_time_ms", "learning_rate", "embedding_learning_rate", "memory_gib", "batch_samplesps", *_PARTS}
+_KNOWN = {"loss", "mean_loss", "samples_per_s", "step_time_ms", "learning_rate", "embedding_learning_rate", "memory_gib", "batch_samplesps", *_PARTS}
 _COUNTS = {"skipped_steps": "skipped steps", "ids_out_of_range": "ids out of range"}
 SPLIT_COLOURS = {"valid": 1, "test": 2}
 
@@ -37,6 +37,11 @@ def _curves(record: Record, named: dict[str, str], most: int) -> list[Series]:
     return [of_curve(label, curve, most) for label, curve in found if curve is not None and curve.last]
 
 
+def loss_key(record: Record) -> str:
+    """Return the key of the mean loss since the line before; in the form of Wide & Deep `loss` is that of one batch."""
+    return "mean_loss" if "mean_loss" in record.training else "loss"
+
+
 def undefined(curves: Sequence[tuple[str, Curve]]) -> str:
     """Return a sentence about figures that are not finite; empty without any."""
     found = [f"{label}: {curve.undefined:,} not finite, the first at step {curve.undefined_step:,}" for label, curve in curves if curve.undefined]
@@ -45,13 +50,14 @@ def undefined(curves: Sequence[tuple[str, Curve]]) -> str:
 
 def _learning(record: Record, most: int) -> Iterator[tuple[str, Plot]]:
     heading = "Loss and metrics"
-    loss = record.training.get("loss")
+    loss = record.training.get(loss_key(record))
     if loss is not None:
+        named = {"mean_loss": "training loss", "loss": "of one batch"} if loss_key(record) == "mean_loss" else {"loss": "training loss"}
         told = undefined([("loss", loss)])
         if loss.thinned or loss.count > most:
             told += f" Of {loss.count:,} figures the lowest and highest of each part are shown."
         said = "The mean loss of the training batches since the line before. " + told
-        yield heading, Plot("loss", "Training loss", "log loss", _curves(record, {"loss": "training loss"}, most), note=said.strip())
+        yield heading, Plot("loss", "Training loss", "log loss", _curves(record, named, most), note=said.strip())
     for key, label in _METRICS.items():
         series = [metric(record, split, key, split, most) for split in _splits(record)]
         yield heading, Plot(f"metric-{key}", label[:1].upper() + label[1:], label, [one for one in series if one], note=_sure(key, series))
@@ -86,7 +92,8 @@ def metric(record: Record, split: str, key: str, label: str, most: int = POINTS,
         of_step = {point.step: point.value for point in variances.points()}
         pairs = [limits(point.value, of_step.get(point.step)) for point in points]
         low, high = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return Series(label, [point[:3] for point in points], [point.value for point in points], low, high, **{**colour, **options})
+    alone = {"points": True} if len(points) == 1 else {}  # its interval is drawn as a line
+    return Series(label, [point[:3] for point in points], [point.value for point in points], low, high, **{**colour, **alone, **options})
 
 
 def _rates(record: Record, most: int) -> Iterator[tuple[str, Plot]]:
@@ -99,11 +106,15 @@ def _rates(record: Record, most: int) -> Iterator[tuple[str, Plot]]:
 
 def _speed(record: Record, most: int) -> Iterator[tuple[str, Plot]]:
     heading = "Speed and memory"
+    so_far = "The mean of its process so far, without evaluations and saving."
     named = {"samples_per_s": "over all workers", "batch_samplesps": "single steps"}
-    yield heading, Plot("throughput", "Throughput", "samples/s", _curves(record, named, most), whole=True)
+    yield heading, Plot("throughput", "Throughput", "samples/s", _curves(record, named, most), note=so_far, whole=True)
     parts = step_parts(record, most)
     if parts:
-        said = "Mean milliseconds of a step: waiting for the reader, in exchanges between workers, in saving, and all the rest, which is computing."
+        said = (
+            "Milliseconds of a step: waiting for the reader, exchanges between workers, saving, each the mean since the line before. The rest is "
+            "computing: the time of a step, which is the mean of its process so far, less these parts, so it is approximate, and never below 0."
+        )
         yield heading, Plot("parts", "Where a step's time goes", "ms a step", parts, kind="stack", note=said, whole=True)
     yield heading, Plot("step-time", "Time of a step", "ms", _curves(record, {"step_time_ms": "mean time of a step"}, most), whole=True)
     yield heading, Plot("memory", "Memory of the first worker", "GiB", _curves(record, {"memory_gib": "resident set"}, most), whole=True)

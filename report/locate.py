@@ -6,7 +6,7 @@ from pathlib import Path
 
 from report.log_runs import RunSpan, runs_of
 from utils.checkpoint import manifest
-from utils.checkpoint.folder import complete_steps
+from utils.checkpoint.folder import complete_steps, pointed
 from utils.errors import UserError
 
 _DEFAULT_LOG = "dlrm_tf_log.json"
@@ -24,6 +24,10 @@ def find(argument: str) -> list[RunSpan]:
         return _of_folder(path)
     if not path.exists():
         raise UserError(f"{path}: not found; expected a log (dlrm_tf_log.json) or a folder of checkpoints")
+    if (step := pointed(path)) is not None:  # CHECKPOINTS/best
+        return _of_folder(step)
+    if not path.is_file():
+        raise UserError(f"{path}: not a regular file; expected a log, which is read twice: write it to a file first")
     return runs_of(path)
 
 

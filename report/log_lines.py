@@ -1,17 +1,21 @@
 """Lines of a log file: `DLLL ` and a JSON object; lines that a killed process cut, and foreign lines, are counted and left out."""
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from report.shapes import fitting, is_whole
+from utils.console import Console
 from utils.errors import UserError
 
 _MARK = b"DLLL {"
+_MB, _LONG_MB = 1_000_000, 50
 _MAX_LINE = 1 << 26  # bytes; the longest line, about a run with thousands of tables, has some MiB
 _HEAD = re.compile(rb'"step":\s*(?:"(\w+)"|\[\s*(?:(\d+)\s*(?:,\s*(\d+)\s*)?)?\])')
+_DECODER = json.JSONDecoder(parse_constant=lambda constant: None)  # NaN and infinity, which JSON does not have
 _HEAD_BYTES = 400  # the step stands before the data, within these bytes
 
 
@@ -58,11 +62,25 @@ class RawLine(NamedTuple):
 
 
 def raw_lines(path: Path, start: int = 0, end: int | None = None) -> Iterator[RawLine]:
-    """Yield the lines of a log between two bytes, without parsing them. Raises UserError where the file cannot be read."""
+    """Yield the lines of a log between two bytes, without parsing them; a long file shows its progress on a terminal.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
     try:
         with path.open("rb") as file:
+            total = ((file.seek(0, os.SEEK_END) if end is None else end) - start) // _MB
             file.seek(start)
-            yield from _raw(file, start, end)
+            if total < _LONG_MB:
+                yield from _raw(file, start, end)
+                return
+            with Console("report").progress(total, f"reading {path.name}", "MB") as progress:
+                done = 0
+                for line in _raw(file, start, end):
+                    yield line
+                    if (line.offset - start) // _MB > done:
+                        progress.advance(1)
+                        done += 1
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; expected a log of a run") from None
 
@@ -92,7 +110,7 @@ def head_of(text: bytes) -> Head | None:
 def parsed(text: bytes) -> Line | None:
     """Parse a line; None where it is cut, is no object, or has no data."""
     try:
-        content = json.loads(text, parse_constant=lambda constant: None)
+        content = _DECODER.decode(text.decode())
     except (ValueError, RecursionError):
         return None
     if not isinstance(content, dict) or not isinstance(content.get("data"), dict) or "step" not in content:

@@ -35,9 +35,12 @@ class Outcome:
 
 
 def outcomes(record: Record) -> list[Outcome]:
-    """Return the last evaluation of each split, the test split first."""
+    """Return the last evaluation of each split, or that of the tested weights, the test split first."""
     found = {}
-    for split, summary in record.summaries.items():
+    tested = record.summaries.get("test", {}).get("step")
+    for split, last in record.summaries.items():
+        highest = record.highest.get(split, last)
+        summary = highest if highest.get("step") == tested else last  # of the weights that were tested, where those were the best
         found[split] = Outcome(split, summary.get("step"), summary, bool(summary.get("final")))
     final = record.final or {}
     if "test" not in found:

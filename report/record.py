@@ -6,7 +6,7 @@ from typing import Any
 
 from report.log_lines import Line, parsed, raw_lines
 from report.log_runs import ONE_STEP, STEP_STEPS, RunSpan, Stretch, whole
-from report.thinning import Curve, Point, finite
+from report.thinning import Curve, Point, as_number, finite
 
 MOST_EVENTS = 1000
 # Keys of evaluations in NVIDIA's logs, and their names here.
@@ -45,6 +45,7 @@ class Record:
         training: curves of training lines by key.
         metrics: curves of evaluations by split and key.
         summaries: the last line "EVALUATION" of each split; one marked final takes precedence.
+        highest: the line "EVALUATION" of each split that has the highest AUC.
         tables: the data of the last line "TABLES".
         touched: curves of the share of rows touched, by table.
         norms: curves of the tables' norms.
@@ -66,6 +67,7 @@ class Record:
     training: dict[str, Curve] = field(default_factory=dict)
     metrics: dict[tuple[str, str], Curve] = field(default_factory=dict)
     summaries: dict[str, Data] = field(default_factory=dict)
+    highest: dict[str, Data] = field(default_factory=dict)
     tables: Data = field(default_factory=dict)
     touched: dict[str, Curve] = field(default_factory=dict)
     norms: dict[str, Curve] = field(default_factory=dict)
@@ -160,16 +162,17 @@ class _Reader:
         return Point(step, max(0.0, self._before + self._last - self._from), self._samples, value)
 
     def _add(self, curve: Curve, step: int, value: Any) -> None:
-        if value is None:
+        number = as_number(value)
+        if (found := finite(number)) is not None:
+            curve.add(self._point(step, found))
+        elif number is None or isinstance(number, float):
             curve.add_undefined(step)
-        elif (number := finite(value)) is not None:
-            curve.add(self._point(step, number))
 
     def _figures(self, line: Line) -> None:
         """Take a line of a step, or the final figures."""
         record, numbers = self._record, line.numbers
         if not numbers:
-            record.final = {**(record.final or {}), **line.data}
+            record.final = {**(record.final or {}), **{key: as_number(value) for key, value in line.data.items()}}
             self._event("end", record.last_step, "the run ended")
             return
         step = numbers[0] if len(numbers) == 1 or self._form == STEP_STEPS else numbers[1]
@@ -178,10 +181,11 @@ class _Reader:
         if not self._counts(step) or (len(numbers) == 1 and record.mode != "train"):  # a published form counts batches in --mode eval
             return
         record.last_step = max(step, record.last_step or 0)
-        split = next((_SPLITS[key] for key in line.data if key in _SPLITS), None)
-        if split is not None and "loss" not in line.data:
-            self._evaluation(split, step, line.data)
-            return
+        if "loss" not in line.data:
+            split = next((_SPLITS[key] for key in line.data if key in _SPLITS), None)
+            if split is not None:
+                self._evaluation(split, step, line.data)
+                return
         samples = finite(line.data.get("samples"))
         if samples is None and (batch := finite(record.about.get("batch_size") or record.parameters.get("batch_size"))):
             samples = step * batch  # older logs: the padding of an epoch's last batch counts
@@ -205,6 +209,8 @@ class _Reader:
         kept = self._record.summaries.get(split)
         if kept is None or data.get("final") or not kept.get("final"):
             self._record.summaries[split] = data
+        if split not in self._record.highest or (finite(data.get("auc")) or 0.0) > (finite(self._record.highest[split].get("auc")) or 0.0):
+            self._record.highest[split] = data
         if data.get("final") and (kept := self._record.metrics.get((split, "auc"))) and kept.last and kept.last.step > step:
             return  # of the best weights, tested at the end: not a later point of the curve
         for key in ("auc", "auc_variance", "log_loss", "normalized_entropy", "calibration", "log_loss_variance"):

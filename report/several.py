@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from report.commands import PREDICTIONS, mode_command, typed
-from report.curves import metric
+from report.curves import loss_key, metric
 from report.html import NONE, Markup, code, element, interval, note, number, section, table
 from report.measures import auc_interval, normal_interval
 from report.outcome import Outcome, outcomes, status
@@ -85,7 +85,7 @@ def _overlaid(records: Sequence[Record], most: int) -> Iterator[Plot]:
         series = [
             of_curve(record.name, curve, most, colour=place, dashed=place)
             for place, record in enumerate(records)
-            if (curve := record.training.get(key)) is not None and curve.last
+            if (curve := record.training.get(loss_key(record) if key == "loss" else key)) is not None and curve.last
         ]
         if series:
             yield Plot(f"runs-{key}".replace("_", "-"), title, unit, series, whole=key != "loss")

@@ -44,7 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for span in spans.values():
             print(f"{span.path}: run {span.number} is in {converted(span, folder)}")
     except FileExistsError:
-        raise UserError(f"{folder}: is a file; expected a folder, or a path where none exists yet") from None
+        raise UserError(f"{folder}: exists and is no folder; expected a folder, or a path where none exists yet") from None
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
     return 0

@@ -58,11 +58,11 @@ def scalars_of(step: str | Sequence[int], data: Mapping[str, Any], form: str, tr
     if isinstance(step, str):
         return Scalars(data.get("step") if step == "FAULT" else None, {})
     if not step:
-        tags = {f"{_OF_RUN if name.startswith(_BESIDE) else FINAL}/{_FINAL.get(name, name)}": value for name, value in data.items()}
+        tags = {f"{_OF_RUN if _is_beside(name) else FINAL}/{_FINAL.get(name, name)}": value for name, value in data.items()}
         return Scalars(data.get("tested_step"), _numbers(tags))
     if not training:
         return Scalars(None, {})
-    tags = _evaluated(data) if _is_evaluation(data) else {_tag(name): value for name, value in data.items()}
+    tags = _evaluated(data) if _is_evaluation(data) else _trained(data)
     return Scalars(number_of(step, data, form), _numbers(tags))
 
 
@@ -88,8 +88,16 @@ def _numbers(tags: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _tag(name: str) -> str:
-    return _TRAINING.get(name) or (name if name.startswith(_BY_GROUP) else f"train/{name}")
+def _trained(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a training line by tag. In the log of Wide & Deep `loss` is that of the last batch, and `mean_loss` the mean."""
+    tags = {_TRAINING.get(name) or (name if name.startswith(_BY_GROUP) else f"train/{name}"): value for name, value in data.items()}
+    if "train/mean_loss" in tags:
+        tags["train/loss_of_batch"], tags["train/loss"] = tags.pop("train/loss", None), tags.pop("train/mean_loss")
+    return tags
+
+
+def _is_beside(name: str) -> bool:
+    return name.startswith(_BESIDE) or name.endswith(("_val", "_throughput"))
 
 
 def _is_evaluation(data: Mapping[str, Any]) -> bool:

@@ -122,7 +122,7 @@ def opened(given: str, run: str, resumed_step: int | None, flag: str = "--tensor
             board.close()
             board = TensorBoard(folder / _name(run), run, resumed_step)
     except FileExistsError:
-        raise UserError(f"{flag} {given}: is a file; expected a folder, or a path where none exists yet") from None
+        raise UserError(f"{flag} {given}: exists and is no folder; expected a folder, or a path where none exists yet") from None
     except OSError as error:
         raise UserError(f"{flag} {given}: {error.strerror}; expected a folder that can be written to") from None
     return board

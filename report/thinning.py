@@ -60,6 +60,10 @@ class Curve:
             self._filled += 1
         self.last = point
         part = self._parts[-1]
+        if len(part) == 2:
+            one, other = part[0].value, part[1].value
+            if one <= point.value <= other or other <= point.value <= one:  # most points of a long run
+                return
         part.append(point)
         if len(part) > 2:
             self._parts[-1] = _extremes(part)
@@ -93,6 +97,16 @@ def _extremes(points: list[Point]) -> list[Point]:
     """Return the lowest and the highest of some points, by step."""
     low, high = min(points, key=_value), max(points, key=_value)
     return [low] if low is high else [low, high] if low.step < high.step else [high, low]
+
+
+def as_number(value: object) -> object:
+    """Return a text that is a number as one, as NVIDIA's Wide & Deep writes some figures; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def finite(value: object) -> float | None:

@@ -52,16 +52,22 @@ def details(about: Mapping[str, Any]) -> Iterator[str]:
         f"{about['parameters']['dense']:,} dense parameters"
     )
     if about["steps"] is not None:
-        yield f"{about['steps']:,} steps, {about['steps_per_epoch']:,} an epoch" + (f"; {about['chosen_by']} chooses" if about["chosen_by"] else "")
+        yield f"{_counted(about['steps'], 'step')}, {about['steps_per_epoch']:,} an epoch" + (
+            f"; {about['chosen_by']} chooses" if about["chosen_by"] else ""
+        )
     for one in about["placement"][:_WORKERS]:
         yield (
-            f"worker {one['worker']}: {len(one['tables']):,} tables or parts of tables, {one['bytes'] / GIB:.2f} GiB with optimizer slots; looks up "
+            f"worker {one['worker']}: {_counted(len(one['tables']), 'shard')}, {one['bytes'] / GIB:.2f} GiB with optimizer slots; looks up "
             f"{one['ids_per_step']:,} ids a step, sends {one['sent_bytes_per_step'] / 1e6:,.1f} MB"
         )
     if (more := len(about["placement"]) - _WORKERS) > 0:
         yield f"and {more:,} more workers (--mode plan shows all)"
     if about["replicated"]:
         yield f"replicated on every worker: {', '.join(about['replicated'])}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def too_large_batch(config: Config, workers: int, rows: int) -> str | None:

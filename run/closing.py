@@ -25,14 +25,13 @@ def closing(run: Prepared, figures: Mapping[str, Any], seconds: float) -> Iterat
         seconds: the time of this process, from its start of training.
     """
     options, config = run.config.training, run.config
-    speed, step_ms = figures["throughput"], figures["mean_step_time_ms"]
-    measured = math.isfinite(speed)
-    yield f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps" + (f": {speed:,.0f} samples/s" if measured else "")
-    rows = ", ".join(f"{name} {split.num_samples:,}" for name, split in run.splits.items())
+    rate = f": {figures['throughput']:,.0f} samples/s" if math.isfinite(figures["throughput"]) else ""
+    yield f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps{rate}"
+    rows = ", ".join(f"{name} {run.splits[name].num_samples:,}" for name in ("train", "valid", "test") if name in run.splits)
     yield f"data: {config.data.dataset_path or 'synthetic'}, {rows} rows"
     elements = sum(table.rows * table.dim for table in run.placement.tables)
     yield f"model: {architecture_of(config.model).name}, {len(run.placement.tables):,} tables, {elements:,} embedding parameters"
-    yield f"time: {clock(seconds)} with evaluations and saves" + (f", {step_ms:.1f} ms a step" if measured else "")
+    yield f"time: {clock(seconds)} with evaluations and saves"
     yield from _metrics(run, figures)
     if options.save_checkpoint_path:
         yield f"checkpoint: {_saved(Path(options.save_checkpoint_path))}"

@@ -110,14 +110,14 @@ def test_help_imports_no_tensorflow_at_module_level():
         if path in seen:
             continue
         seen.add(path)
-        heavy = rooms(path, top_level=True) & {"tensorflow", "keras", "horovod", "tensorstore", "polars"}
+        heavy = rooms(path, top_level=True) & {"tensorflow", "keras", "horovod", "tensorstore", "polars", "tensorboardX"}
         assert not heavy, f"{name_of(path)} imports {', '.join(heavy)}"
         waiting += filter(None, map(local_file, imports(path, top_level=True)))
     assert ROOT / "utils/dialects/command_line.py" in seen
 
 
 WITHOUT_TENSORFLOW = (
-    *("dlrm", "utils.dialects.command_line", "preproc.criteo", "deployment.deploy", "deployment.evaluate_accuracy"),
+    *("dlrm", "utils.dialects.command_line", "preproc.criteo", "deployment.deploy", "deployment.evaluate_accuracy", "report.tensorboard"),
     *(f"dataloading.{name}" for name in ("transcribe", "validate", "transcode", "gen_csv", "prepare_synthetic_dataset", "dataloader_benchmark")),
 )
 
@@ -144,7 +144,7 @@ def test_imports_are_absolute_and_files_small(path):
 
 DOORS = (
     *("preproc.table", "preproc.criteo", "preproc.outbrain", "dataloading.validate", "dataloading.transcribe", "serving.client", "serving.publish"),
-    *("deployment.deploy", "deployment.evaluate_accuracy"),
+    *("deployment.deploy", "deployment.evaluate_accuracy", "report.tensorboard"),
 )
 
 

@@ -43,6 +43,7 @@ WITH_HELP = (
     "preproc.outbrain",
     "preproc.sample_log",
     "preproc.table",
+    "report.tensorboard",
     "serving.client",
     "serving.load",
     "serving.publish",

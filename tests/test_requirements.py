@@ -15,6 +15,7 @@ PACKAGES = {
     "google": "protobuf",
     "fbgemm_gpu": "fbgemm-gpu-cpu",
     "ai_edge_litert": "ai-edge-litert",
+    "tensorboardX": "tensorboardx",
 }
 
 
@@ -50,13 +51,13 @@ def test_imports_of_the_program_are_pinned(package, path):
 
 def test_imports_of_the_tests_are_required():
     files = [*ROOT.glob("requirements*.txt"), ROOT / "benchmarks" / "requirements-peers.txt"]
-    assert len(files) == 7
+    assert len(files) == 8
     names = {package for file in files for package in pins(file)}
     assert not set(imported(SOURCES)) - names
 
 
 @pytest.mark.parametrize(
-    "name", [f"requirements{kind}.txt" for kind in ("", "-dev", "-spark", "-serving", "-stub")] + ["benchmarks/requirements-peers.txt"]
+    "name", [f"requirements{kind}.txt" for kind in ("", "-dev", "-spark", "-serving", "-stub", "-trackers")] + ["benchmarks/requirements-peers.txt"]
 )
 def test_every_version_is_exact(name):
     assert pins(name) and all(re.fullmatch(r"==\d[\w.]*", version) for version in pins(name).values())

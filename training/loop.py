@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from training.device_batch import TensorBatch
@@ -64,8 +65,7 @@ class Training:
         self.position = position = position or Position()
         self.evaluations = Evaluations(evaluation, config, position, len(data), console, log)
         self._figures = Figures(trainer, config, position)
-        of_log = lambda data: log.log("CHECKPOINT", data)  # noqa: E731
-        self._checkpoints = Checkpoints(saver, config.training, position, console.say, of_log, self._figures.spent)
+        self._checkpoints = Checkpoints(saver, config.training, position, console.say, partial(log.log, "CHECKPOINT"), self._figures.spent)
         self._reports = Reports(position, (self._figures.take_report, self._checkpoints.take_report), trainer.scaled)
         self._profile = Profile(config.run, trainer.rank, console)
         self._stop, self._began_at, self._meter = StopRequest(), position.step, Throughput(config.training.benchmark_warmup_steps)
@@ -126,9 +126,8 @@ class Training:
         self._checkpoints.before_step(batch)
         measured = {"measured": self.single_steps.is_reported(position.step + 1)} if self._figures.norms else {}
         rates = self._trainer.learning_rates(position.step, position.rate_reductions)
-        report = self._trainer.reporting_step(batch, position.step, rates, mine, **measured)
-        self._reports.add(position.step, report)
-        position.step, position.batch, position.samples = position.step + 1, position.batch + 1, position.samples + samples
+        self._reports.add(position.step, self._trainer.reporting_step(batch, position.step, rates, mine, **measured))
+        position.count_step(samples)
         self._checkpoints.after_step()
         self._profile.after_step(position.step)
         self._reports.read(leave=1)  # the previous step has certainly finished, so reading its report does not wait

@@ -32,6 +32,10 @@ class Position:
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
 
+    def count_step(self, samples: int) -> None:
+        """Count a step that has trained on so many samples."""
+        self.step, self.batch, self.samples = self.step + 1, self.batch + 1, self.samples + samples
+
     def turn_epoch(self, batches: int) -> None:
         """Go to the next epoch, where all batches of this one are done."""
         if self.batch == batches:

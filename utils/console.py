@@ -72,7 +72,8 @@ class Console:
 class LiveLine:
     """The last line of a terminal, on standard error, which is drawn again and again; of several works it shows the one begun last.
 
-    There is none where standard error is no terminal, nor where standard output is a pipe: its reader (`tee`) may print to the same terminal.
+    There is none where standard error is no terminal or one that cannot clear a line (`TERM=dumb`), nor where standard output is a pipe: its reader
+    (`tee`) may print to the same terminal.
     """
 
     def __init__(self):
@@ -86,7 +87,7 @@ class LiveLine:
 
     def begin(self, work: "Progress") -> None:
         """Show a work, if there is a terminal."""
-        if _is_terminal(sys.stderr) and not _is_pipe(sys.stdout):
+        if _is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb" and not _is_pipe(sys.stdout):
             self.clear()
             self._works.append(work)
             self.draw()

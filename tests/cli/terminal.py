@@ -5,6 +5,7 @@ import os
 import pty
 import struct
 import subprocess
+import sys
 import termios
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -38,9 +39,10 @@ class Terminal:
         self._main, other = pty.openpty()
         self.resize(columns)
         # A session of its own, so that the terminal controls the command and Ctrl-C reaches it.
-        options = {"cwd": cwd, "stdin": other, "stdout": other, "stderr": other, "start_new_session": True, "env": {**os.environ, **(env or {})}}
+        environment = {**os.environ, "TERM": "xterm", **(env or {})}
+        options = {"cwd": cwd, "stdin": other, "stdout": other, "stderr": other, "start_new_session": True, "env": environment}
         control = ["import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"]
-        with subprocess.Popen(["python3", "-c", *control, *map(str, words)], **options) as process:
+        with subprocess.Popen([sys.executable, "-c", *control, *map(str, words)], **options) as process:
             os.close(other)
             found = b""
             try:

@@ -190,7 +190,7 @@ def test_last_lines_name_everything_in_ten(train, tmp_path, dataset):
         "next",
     ]
     assert last[0].startswith("trained on ") and " samples in 20 steps: " in last[0]
-    assert last[1] == f"data: {dataset}, train 3,600, test 900, valid 400 rows" and last[2] == "model: dlrm, 3 tables, 2,856 embedding parameters"
+    assert last[1] == f"data: {dataset}, train 3,600, valid 400, test 900 rows" and last[2] == "model: dlrm, 3 tables, 2,856 embedding parameters"
     assert f"AUC {result.final['auc']:.6f}, log loss {result.final['validation_loss']:.6f}, of the best weights (step " in last[5]
     assert f"AUC {result.final['valid_auc']:.6f}" in last[4] and last[6].startswith(f"checkpoint: {folder}, ")
     assert last[7] == f"log: {tmp_path / 'run.json'}" and last[8] == f"next: python -m report '{folder}' -o report.html"
@@ -208,5 +208,5 @@ def test_bits_are_printed_where_they_were_asked_for(train):
     quiet, verbose = train("--max_steps", "1"), train("--max_steps", "1", "--verbose")
     assert "the bits of the weights" not in quiet.out and "the bits of the weights depend" in verbose.out
     (about,) = lines(verbose.log, "RUN")
-    for words in (about["id"], about["processor"], "457 dense parameters", "1 steps, 16 an epoch", "worker 0: 3 tables", "768 ids a step"):
+    for words in (about["id"], about["processor"], "457 dense parameters", "1 step, 16 an epoch", "worker 0: 3 shards", "768 ids a step"):
         assert words in verbose.out

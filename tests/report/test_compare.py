@@ -232,6 +232,11 @@ def test_command_prints_and_writes_json(written, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.json", "old.json", "out.json"]
 
 
+def test_help_is_that_of_compare():
+    ended = subprocess.run([sys.executable, "-m", "report", "--compare", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0 and ended.stdout.startswith("usage: python -m report --compare") and "--relative_to NAME" in ended.stdout
+
+
 def test_control_characters_of_names_are_escaped(written):
     one = read(written("one", {"seconds": {"a\x1b[31m\n": FAST}}))
     assert "\x1b" not in "".join(lines(compare(one, one))) and "a\\x1b[31m\\n" in "".join(lines(compare(one, one)))
@@ -281,7 +286,8 @@ def test_invalid_files_are_one_line(written, tmp_path, name):
     [
         (["--compare", "GOOD", "/no/such"], "/no/such: no such file; expected a file that a benchmark wrote"),
         (["--compare", "GOOD", "FOLDER"], "Is a directory"),
-        (["--compare", "GOOD"], "expected 2 arguments"),
+        (["--compare", "GOOD"], "--compare: found 1 of two files; expected python -m report --compare old.json new.json"),
+        (["--compare", "GOOD", "GOOD", "GOOD"], "--compare: found 3 of two files"),
         (["--compare", "GOOD", "GOOD", "-o", "x.html"], "unknown flag -o"),
         (["--compare", "GOOD", "OTHER"], "no figure is in both files: "),
         (

@@ -7,6 +7,7 @@ import pytest
 from report.locate import find
 from report.log_lines import head_of, parsed, raw_lines
 from report.log_runs import runs_of
+from report.outcome import outcomes
 from report.record import Record, read_record
 from tests.report.logs import about, evaluation, line, run_lines, training, write
 from utils.errors import UserError
@@ -115,7 +116,7 @@ def test_the_form_of_wide_and_deep(tmp_path):
     lines = [line("PARAMETER", {}, 1.0)]
     for step in (100, 200, 300):
         lines += [
-            line([step, 300], {"binary_accuracy": 0.8, "auc": 0.6, "loss": 1.0 / step}, step),
+            line([step, 300], {"binary_accuracy": 0.8, "auc": 0.6, "loss": str(1.0 / step)}, step),
             line([step], {"auc_val": step / 1000, "loss_val": 0.5}, step),
         ]
     lines.append(line([], {"train_throughput": 1000.0, "streaming_map_val": 0.5}, 400.0))
@@ -182,3 +183,14 @@ def test_fault_and_stop(tmp_path):
     resumed = line("RUN", about(resumed=40), 1100.0)
     (record,) = records(write(tmp_path / "log.json", [*lines, stopped, resumed, line([], {"auc": 0.5}, 1200.0)]))
     assert record.fault is None and record.final == {"auc": 0.5} and [event.kind for event in record.events] == ["start", "stopped", "resume", "end"]
+
+
+def test_the_outcome_is_of_the_weights_that_were_tested(tmp_path):
+    """The test is of the best weights, step 50; so the validation split's figures are those of step 50, too, not of the last step."""
+    lines = [line("RUN", about(), 1.0)]
+    lines += [line("EVALUATION", {**evaluation("valid", step), "auc": auc}, step) for step, auc in ((25, 0.7), (50, 0.9), (75, 0.8))]
+    (record,) = records(write(tmp_path / "log.json", [*lines, line("EVALUATION", evaluation("test", 50, True), 90.0)]))
+    assert [(one.split, one.step, one.figures["auc"]) for one in outcomes(record)] == [
+        ("test", 50, evaluation("test", 50)["auc"]),
+        ("valid", 50, 0.9),
+    ]

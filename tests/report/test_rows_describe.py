@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 import yaml
 from drawn_rows import respecified, write_dataset, write_vocabulary
-from scipy.stats import ks_2samp
 
 from report import rows_dataset, rows_describe
 from report.rows_describe import SplitFigures, describe
 from report.rows_drift import CategoryBins, NumberBins, edges_of, stability_index
 from utils.errors import UserError
+
+
+def greatest_distance(first, second):
+    """Return the greatest distance between two empirical distribution functions, by their definition."""
+    return max(abs(np.mean(first <= value) - np.mean(second <= value)) for value in np.concatenate([first, second]))
 
 
 def figures(found, feature, split="train"):
@@ -188,7 +192,7 @@ def test_distance_of_numbers_is_kolmogorovs_and_smirnovs(tmp_path, dtype):
     draw = np.random.default_rng(5)
     one, other = draw.normal(size=900).astype(dtype), draw.normal(0.3, 1.2, size=500).astype(dtype)
     found = drawn_drift(tmp_path, one, other, numerical=["a"], numerical_dtype=dtype)
-    assert found.distance == pytest.approx(ks_2samp(one, other).statistic, abs=1e-12)
+    assert found.distance == pytest.approx(greatest_distance(one, other), abs=1e-12)
     assert found.distance_by_chance == pytest.approx(1.36 * (1 / 900 + 1 / 500) ** 0.5) and found.distance > found.distance_by_chance
 
 

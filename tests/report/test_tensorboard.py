@@ -97,21 +97,11 @@ def check(board, lines):
 
 
 def test_every_scalar_is_what_the_log_says(dataset, tmp_path):
-    flags = (
-        "--epochs",
-        "3",
-        "--print_freq",
-        "4",
-        "--evals_per_epoch",
-        "2",
-        "--log_norms",
-        "--keep_best_checkpoint",
-        "--checkpoint_every_steps",
-        "10",
-    )
+    flags = ("--epochs", "3", "--print_freq", "4", "--evals_per_epoch", "2", "--log_norms", "--keep_best_checkpoint", "--profiler_start_step", 30)
     result = subprocess.run(command(dataset, tmp_path, *flags), cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
     assert f"tensorboard --logdir {tmp_path / 'board'}" in result.stdout
+    assert list((tmp_path / "board/plugins/profile").glob("*/*.xplane.pb")) and not (tmp_path / "profile").exists()
     lines, board = read_log(tmp_path / "dlrm_tf_log.json"), read(tmp_path / "board")
     run = check(board, lines)
     tags = board["accumulated"][run].keys()

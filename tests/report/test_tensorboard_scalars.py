@@ -128,6 +128,14 @@ def test_other_lines_have_no_scalars(step):
     assert of(step, {"loss": 1.0, "step": 5, "nested": {"a": 1}}) == (None, {})
 
 
+def test_loss_of_wide_and_deep_is_the_mean():
+    """There `loss` is the last batch's, as a text."""
+    data = {"samples_per_s": 1.0, "loss": "0.5000", "mean_loss": 0.625}
+    assert of([10, 60], data, "step,steps") == (10, {"speed/samples_per_s": 1.0, "train/loss": 0.625, "train/loss_of_batch": 0.5})
+    final = {"auc": 0.7, "auc_val": 0.7, "train_throughput": 5.0}
+    assert of([], final) == (None, {"final/auc": 0.7, "final_run/auc_val": 0.7, "final_run/train_throughput": 5.0})
+
+
 def test_figures_that_are_no_numbers_are_left_out():
     data = {"samples_per_s": 1.0, "loss": None, "note": "fine", "flag": True, "list": [1], "map": {}, "also": "2.5"}
     assert of([0, 1], data) == (1, {"speed/samples_per_s": 1.0, "train/also": 2.5})

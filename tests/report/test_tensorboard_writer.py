@@ -190,7 +190,7 @@ def test_text_of_a_run_shows_names_as_they_stand(tmp_path):
 def test_unusable_folder_is_one_line(tmp_path, kind, monkeypatch):
     (tmp_path / "file").write_text("")
     paths = {"file": tmp_path / "file", "under a file": tmp_path / "file/board", "url": "s3://bucket/board", "read-only": tmp_path / "ro"}
-    expected = {"file": "is a file; expected a folder", "under a file": "Not a directory", "url": "is a URL; expected a local folder"}
+    expected = {"file": "exists and is no folder; expected", "under a file": "Not a directory", "url": "is a URL; expected a local folder"}
     if kind == "read-only":  # permissions do not bind root
 
         def refuse(path, *_, **__):

@@ -186,6 +186,23 @@ def test_spark_requires_java_17(install, version, wanted):
     assert install.run().returncode == 0  # Java is not asked for without --spark
 
 
+def test_environment_of_trackers_is_made_once_and_only_on_request(install):
+    """The folder is in the cache, named by the pins; a link to it is in .venv. Here it is made for real, of no packages."""
+    (install.folder / "requirements-trackers.txt").write_text("# nothing\n")
+    link = install.folder / ".venv/trackers"
+    assert install.run().returncode == 0 and not link.is_symlink()
+    result = install.run("--trackers")
+    assert result.returncode == 0 and "installing TensorBoard" in result.stderr, result.stderr
+    first = link.resolve()
+    assert first.parent.name == "cache" and subprocess.run([link / "bin/python", "-c", ""], timeout=60).returncode == 0
+    result = install.run("--trackers")
+    assert result.returncode == 0 and "installing" not in result.stderr
+    (install.folder / "requirements-trackers.txt").write_text("# other pins\nno such package\n")
+    result = install.run("--trackers", PIP_NO_INDEX="1")
+    assert result.returncode == 0 and "NOT INSTALLED: requirements-trackers.txt" in result.stderr and link.resolve() == first
+    assert install.run("--trackers", PIP_NO_INDEX="1", CI="true").returncode == 1
+
+
 @pytest.mark.parametrize("browser", ["chromium", "google-chrome", None])
 def test_browser_is_a_system_package_where_there_is_none(install, browser):
     """An install for tests of reports by a user without root rights names the command that installs Chromium, unless there is such a browser."""

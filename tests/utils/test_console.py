@@ -58,6 +58,7 @@ def terminal(monkeypatch):
 
     def take():
         terminal = Terminal()
+        monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setattr(sys, "stderr", terminal)
         monkeypatch.setattr(sys, "stdout", terminal)
         return terminal
@@ -71,6 +72,11 @@ def test_terminal_gets_a_live_line_in_whole_numbers_and_a_file_none(monkeypatch,
     assert capsys.readouterr() == ("", "")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "dumb")
+    with Console("x").progress(155, "training", "steps") as progress:
+        progress.advance(1)
+    assert terminal.getvalue() == ""
+    monkeypatch.setenv("TERM", "xterm")
     with Console("x").progress(155, "training", "steps") as progress:
         progress.advance(1)
     shown = terminal.getvalue()

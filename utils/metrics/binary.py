@@ -10,6 +10,8 @@ from utils.metrics.delong import area
 if TYPE_CHECKING:
     from utils.metrics.ranking import Ranking
 
+_BLOCK = 1 << 20  # samples
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -61,7 +63,7 @@ def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None 
         auc=auc,
         log_loss=loss,
         normalized_entropy=None if single else loss / float(entropy),
-        calibration=float(sigmoid(logits).mean(dtype=np.float64)) / rate if rate > 0 else None,
+        calibration=probability_sum(logits) / len(logits) / rate if rate > 0 else None,
         samples=len(logits),
         binary_accuracy=float(((logits > 0) == positive).mean()),
         positives=int(np.count_nonzero(positive)),
@@ -103,8 +105,8 @@ def log_loss(logits: np.ndarray, positive: np.ndarray) -> float:
 def loss_and_variance(logits: np.ndarray, positive: np.ndarray) -> tuple[float, float | None]:
     """Compute the mean binary cross-entropy and the variance of that mean; the variance is None for a single sample."""
     total = squares = 0.0
-    for i in range(0, len(logits), 1 << 20):  # in blocks, to avoid a float64 copy of all samples
-        z, y = logits[i : i + (1 << 20)].astype(np.float64), positive[i : i + (1 << 20)]
+    for i in range(0, len(logits), _BLOCK):  # in blocks, to avoid a float64 copy of all samples
+        z, y = logits[i : i + _BLOCK].astype(np.float64), positive[i : i + _BLOCK]
         with np.errstate(invalid="ignore", over="ignore"):  # infinite logits give a NaN loss, which needs no warning
             losses = np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))
             total += float(losses.sum())
@@ -113,6 +115,11 @@ def loss_and_variance(logits: np.ndarray, positive: np.ndarray) -> tuple[float, 
     if count < 2 or not np.isfinite(squares):
         return total / count, None
     return total / count, max(0.0, squares / count - (total / count) ** 2) / (count - 1)
+
+
+def probability_sum(logits: np.ndarray) -> float:
+    """Compute the sum of the probabilities of logits, in blocks."""
+    return sum(float(sigmoid(logits[i : i + _BLOCK]).sum(dtype=np.float64)) for i in range(0, len(logits), _BLOCK))
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:

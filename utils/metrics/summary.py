@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from utils.metrics.binary import Classes, Metrics, classes_of, evaluate, sigmoid
+from utils.metrics.binary import Classes, Metrics, classes_of, evaluate, probability_sum, sigmoid
 
 EVALUATION = "EVALUATION"  # the step of the log's lines with summaries
 BINS = 200
 DECILES = 10
-_BLOCK = 1 << 20  # scores
 
 
 class Decile(NamedTuple):
@@ -85,7 +84,7 @@ def _deciles(classes: Classes) -> Iterator[Decile]:
         parts = [part for part in (classes.negatives[i:to_i], classes.positives[j:to_j]) if len(part)]
         ends = [min(part[0] for part in parts), max(part[-1] for part in parts)] if parts else []
         lowest, highest = sigmoid(np.array(ends, np.float32)).tolist() if parts else (None, None)
-        yield Decile(to_i - i + to_j - j, to_j - j, sum(map(_probability, parts)), lowest, highest)
+        yield Decile(to_i - i + to_j - j, to_j - j, sum(map(probability_sum, parts)), lowest, highest)
 
 
 def _cut(classes: Classes, rank: int) -> tuple[int, int]:
@@ -108,11 +107,6 @@ def _cut(classes: Classes, rank: int) -> tuple[int, int]:
 
 def _not_above(classes: Classes, score: np.float32) -> int:
     return sum(int(np.searchsorted(values, score, "right")) for values in classes)
-
-
-def _probability(logits: np.ndarray) -> float:
-    """Return the sum of the probabilities of logits."""
-    return sum(float(sigmoid(logits[at : at + _BLOCK]).sum(dtype=np.float64)) for at in range(0, len(logits), _BLOCK))
 
 
 def entry(split: str, metrics: Metrics, weights: tuple[int, int], final: bool = False) -> dict[str, Any]:
