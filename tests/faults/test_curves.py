@@ -20,6 +20,7 @@ DATA = ("--batch_size", "16", "--valid_batch_size", "128", "--shuffle_batch_orde
 OPTIMIZER = ("--optimizer", "adam", "--learning_rate", "0.01", "--warmup_steps", "50")
 FIGURES = ("--log_norms", "--print_freq", "7")
 RUN = (*MODEL, *PLACEMENT, *DATA, *OPTIMIZER, *FIGURES)
+HALF = ("--amp", "--amp_dtype", "float16", "--loss_scale", "dynamic")  # the scale begins so large that the first steps are skipped
 EXEMPT = ("_ms", "samples_per_s", "memory_gib")  # times and memory
 
 
@@ -78,31 +79,35 @@ def last_step(path: Path) -> int:
     return max((entry["step"][1] for entry in entries(path) if isinstance(entry["step"], list) and "loss" in entry["data"]), default=0)
 
 
-def started(folder: Path, name: str, dataset: Path, workers: int) -> Victim:
+def started(folder: Path, name: str, dataset: Path, workers: int, more: tuple[str, ...] = ()) -> Victim:
     flags = ("--dataset_path", dataset, "--save_checkpoint_path", folder / name, "--checkpoint_every_steps", EVERY, "--resume", "auto")
-    return Victim(folder, *flags, *RUN, workers=workers, log=("--log_path", folder / f"{name}.json"))
+    return Victim(folder, *flags, *RUN, *more, workers=workers, log=("--log_path", folder / f"{name}.json"))
 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory, dataset):
-    """Return a function that returns the log of an unbroken run on some workers."""
+    """Return a function that returns the log of an unbroken run on some workers, with further flags."""
     folder, ended = tmp_path_factory.mktemp("unbroken"), {}
 
-    def of(workers: int) -> Path:
-        if workers not in ended:
-            run = started(folder, str(workers), dataset, workers)
+    def of(workers: int, more: tuple[str, ...] = ()) -> Path:
+        name = f"{workers}{'half' if more else ''}"
+        if name not in ended:
+            run = started(folder, name, dataset, workers, more)
             assert run.end() == 0, run.err
-            ended[workers] = folder / f"{workers}.json"
-        return ended[workers]
+            ended[name] = folder / f"{name}.json"
+        return ended[name]
 
     return of
 
 
-@pytest.mark.parametrize(("workers", "kills"), [(1, KILLS), (2, 3), pytest.param(2, KILLS, marks=pytest.mark.slow)])
-def test_killed_run_has_the_curves_of_an_unbroken_one(tmp_path, dataset, unbroken, workers, kills):
-    draw, expected, log, killed = random.Random(workers), curves(unbroken(workers)), tmp_path / "cut.json", 0
+@pytest.mark.parametrize(
+    ("workers", "more", "kills"),
+    [(1, (), KILLS), (2, HALF, 2), pytest.param(2, (), KILLS, marks=pytest.mark.slow)],
+)
+def test_killed_run_has_the_curves_of_an_unbroken_one(tmp_path, dataset, unbroken, workers, more, kills):
+    draw, expected, log, killed = random.Random(workers), curves(unbroken(workers, more)), tmp_path / "cut.json", 0
     while True:
-        run, begin = started(tmp_path, "cut", dataset, workers), last_step(log)
+        run, begin = started(tmp_path, "cut", dataset, workers, more), last_step(log)
         if killed == kills:
             assert run.end() == 0, run.err
             break
