@@ -11,13 +11,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from report.locate import find
-from report.log_runs import RunSpan
-from report.record import Record, read_record
-from report.row_sections import Rows
-from report.several import report_several
-from report.single import report_one
-from report.thinning import POINTS
+from report.log.locate import find
+from report.log.record import Record, read_record
+from report.log.runs import RunSpan
+from report.log.thinning import POINTS
+from report.page.row_sections import Rows
+from report.page.several import report_several
+from report.page.single import report_one
 from utils.config.flags import Parser
 from utils.errors import UserError
 

@@ -41,7 +41,7 @@ def tensorboard(config: RunConfig, run: str, resumed_step: int | None, say: Call
     if not given or config.mode not in (TRAIN, EVAL):
         return []
     try:
-        from report.tensorboard_writer import opened
+        from report.tensorboard.writer import opened
     except ImportError as error:
         raise UserError(f"--tensorboard_path {given}: {error}; ./scripts/install installs what requirements.txt names") from None
     board = opened(given, run, resumed_step)

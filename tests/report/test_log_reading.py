@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from report.locate import find
-from report.log_lines import head_of, parsed, raw_lines
-from report.log_runs import runs_of
-from report.outcome import outcomes
-from report.record import Record, read_record
+from report.log.lines import head_of, parsed, raw_lines
+from report.log.locate import find
+from report.log.record import Record, read_record
+from report.log.runs import runs_of
+from report.page.outcome import outcomes
 from tests.report.logs import about, evaluation, line, run_lines, training, write
 from utils.errors import UserError
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from report.command import main
-from report.locate import find
-from report.plots import thin
-from report.thinning import Point
+from report.log.locate import find
+from report.log.thinning import Point
+from report.page.plots import thin
 from tests.report.logs import about, evaluation, line, run_lines, training, write
 from utils.checkpoint import manifest
 from utils.errors import UserError

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
-from report.rows import Predictions, metrics_of, paired, read_predictions, wilson
+from report.rows.predictions import Predictions, metrics_of, paired, read_predictions, wilson
 from utils.errors import UserError
 from utils.metrics.delong import area, difference_spreads
 

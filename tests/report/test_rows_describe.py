@@ -8,9 +8,10 @@ import pytest
 import yaml
 from drawn_rows import respecified, write_dataset, write_vocabulary
 
-from report import rows_dataset, rows_describe
-from report.rows_describe import SplitFigures, describe
-from report.rows_drift import CategoryBins, NumberBins, edges_of, stability_index
+from report.rows import dataset as rows_dataset
+from report.rows import describe as rows_describe
+from report.rows.describe import SplitFigures, describe
+from report.rows.drift import CategoryBins, NumberBins, edges_of, stability_index
 from utils.errors import UserError
 
 
@@ -293,5 +294,5 @@ def test_path_that_is_no_folder_is_one_line(tmp_path, name, line):
 
 
 def test_nothing_imports_tensorflow():
-    code = "import sys, report.rows, report.rows_describe; sys.exit('tensorflow' in sys.modules)"
+    code = "import sys, report.rows, report.rows.describe; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,9 +7,9 @@ from drawn_rows import write_dataset, write_predictions, write_vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
-from report import rows_dataset
-from report.rows import by_value, read_predictions
-from report.rows_dataset import most_frequent
+from report.rows import dataset as rows_dataset
+from report.rows.dataset import most_frequent
+from report.rows.predictions import by_value, read_predictions
 from utils.errors import UserError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report.tensorboard_events import event_files
+from report.tensorboard.events import event_files
 from tests.children import child, wait_for
 from tests.cli.runs import TRAIN, read_log, write_dataset
 from tests.distributed.launching import dlrm as on_workers

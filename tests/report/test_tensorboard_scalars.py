@@ -2,7 +2,7 @@
 
 import pytest
 
-from report.tensorboard_scalars import is_final, scalars_of
+from report.tensorboard.scalars import is_final, scalars_of
 
 TRAINING = {
     "loss": 0.5,

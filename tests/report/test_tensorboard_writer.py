@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report import tensorboard
-from report.tensorboard_events import EventFile, event_files
-from report.tensorboard_writer import opened
+from report.tensorboard import __main__ as tensorboard
+from report.tensorboard.events import EventFile, event_files
+from report.tensorboard.writer import opened
 from tests.report.event_files import events_of, scalars_of
 from utils.errors import UserError
 from utils.logging import RunLog
@@ -206,7 +206,7 @@ def test_unusable_folder_is_one_line(tmp_path, kind, monkeypatch):
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from report.tensorboard_writer import opened
+from report.tensorboard.writer import opened
 from utils.logging import RunLog
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 board = opened(sys.argv[1], "0" * 16, None)
@@ -243,7 +243,7 @@ def test_full_disk_while_training_is_one_warning_and_the_run_goes_on(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from report.tensorboard_writer import opened
+from report.tensorboard.writer import opened
 board = opened(sys.argv[1], "0" * 16, None)
 for step in range(1, 51):
     board.line([0, step], {"loss": 1.0, "samples_per_s": 1.0})

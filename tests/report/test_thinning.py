@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from report.thinning import POINTS, Curve, Point, finite
+from report.log.thinning import POINTS, Curve, Point, finite
 
 
 def points(values: list[float]) -> list[Point]:

@@ -16,6 +16,7 @@ from utils.checkpoint import manifest
 from utils.checkpoint.durable import sync_folder, sync_tree, write_text
 from utils.config.options import BEST, LATEST
 
+_LONGEST_NAME = 255  # characters; a longer file is no pointer, and may be a log of gigabytes
 POINTERS = (LATEST, BEST)
 
 
@@ -52,12 +53,13 @@ def _written(step: Path) -> int | None:
 
 
 def pointed(pointer: Path) -> Path | None:
-    """Return the complete step that a pointer file (`latest` or `best`) names; None where there is none."""
+    """Return the complete step that a pointer file (`latest` or `best`) names; None where there is none, or where the file is another one."""
     try:
-        step = pointer.parent / pointer.read_text().strip()
+        with pointer.open(encoding="utf-8") as file:
+            step = pointer.parent / file.read(_LONGEST_NAME).strip()
+        return step if step.parent == pointer.parent and (step / manifest.NAME).is_file() else None
     except (OSError, UnicodeDecodeError, ValueError):
         return None
-    return step if step.parent == pointer.parent and (step / manifest.NAME).is_file() else None
 
 
 def tidy(path: Path) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from report.rows import NORMAL, wilson
-from report.thinning import finite
+from report.log.thinning import finite
+from report.rows.predictions import NORMAL, wilson
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from report.shapes import fitting, is_whole
+from report.log.shapes import fitting, is_whole
 from utils.console import Console
 from utils.errors import UserError
 

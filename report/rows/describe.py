@@ -11,8 +11,8 @@ import numpy as np
 from dataloading.feature_spec import Categorical
 from dataloading.ranges import check_labels
 from dataloading.tf_raw import TfRawSplit
-from report.rows_dataset import MISSING, Meaning, add_counts, block_rows, known_ids, meaning_of, open_dataset, open_split, splits_of
-from report.rows_drift import CategoryBins, NumberBins, edges_of
+from report.rows.dataset import MISSING, Meaning, add_counts, block_rows, known_ids, meaning_of, open_dataset, open_split, splits_of
+from report.rows.drift import CategoryBins, NumberBins, edges_of
 from utils.console import Console, Progress
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)

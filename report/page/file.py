@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from report.html import Markup, element
-from report.plots import Plot, content
+from report.page.html import Markup, element
+from report.page.plots import Plot, content
 
-_ASSETS = Path(__file__).parent / "assets"
+_ASSETS = Path(__file__).parents[1] / "assets"
 _LIBRARY = _ASSETS / "uplot"
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from report.html import Markup, described, element, interval, joined, number, section, size, table
-from report.log_runs import whole
-from report.measures import auc_interval, normal_interval
-from report.record import Record
-from report.thinning import finite
+from report.log.record import Record
+from report.log.runs import whole
+from report.log.thinning import finite
+from report.page.html import Markup, described, element, interval, joined, number, section, size, table
+from report.page.measures import auc_interval, normal_interval
 
 _BY_GROUP = re.compile(r"(map|ndcg|recall|mrr|group_auc|gauc)(_at_\d+)?$")
 # Names of a form, or of other programs, for the figures that this program names otherwise.

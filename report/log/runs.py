@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from report.log_lines import Head, Line, head_of, parsed, raw_lines
+from report.log.lines import Head, Line, head_of, parsed, raw_lines
 from utils.errors import UserError
 
 EPOCH_STEP, STEP_STEPS, ONE_STEP = "epoch,step", "step,steps", "1,step"

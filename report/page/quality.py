@@ -1,9 +1,9 @@
 """The quality of a run's predictions: calibration by decile, ROC, precision-recall and the scores of each class."""
 
-from report.html import Markup, code, note, section
-from report.measures import Bins, bins, deciles
-from report.outcome import Outcome
-from report.plots import Plot, Series, plotted
+from report.page.html import Markup, code, note, section
+from report.page.measures import Bins, bins, deciles
+from report.page.outcome import Outcome
+from report.page.plots import Plot, Series, plotted
 
 
 def quality(outcome: Outcome | None, command: str) -> tuple[Markup, list[Plot]]:

@@ -11,7 +11,7 @@ import numpy as np
 from dataloading.feature_spec import Categorical, FeatureSpec
 from dataloading.ranges import check_labels
 from dataloading.tf_raw import TfRawSplit
-from report.rows_dataset import (
+from report.rows.dataset import (
     Meaning,
     add_counts,
     block_rows,

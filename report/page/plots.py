@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from report.html import Markup, element
-from report.thinning import Curve, Point
+from report.log.thinning import Curve, Point
+from report.page.html import Markup, element
 
 _DIGITS = 7  # of each number on the page; the log has more
 Numbers = Sequence[float | None]

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from report.html import Markup, code, element, interval, joined, note, number, section, share, size, table
-from report.plots import Plot, Series, of_curve, plotted
-from report.record import Record
-from report.thinning import POINTS, finite
+from report.log.record import Record
+from report.log.thinning import POINTS, finite
+from report.page.html import Markup, code, element, interval, joined, note, number, section, share, size, table
+from report.page.plots import Plot, Series, of_curve, plotted
 
 _MOST_BARS, _MOST_CURVES, _MOST_NAMES = 40, 8, 6
 _GIB = 2**30

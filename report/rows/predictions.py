@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from report.rows_values import grouping
+from report.rows.values import grouping
 from utils.errors import UserError
 from utils.metrics.binary import classes_of
 from utils.metrics.delong import area, difference_spreads

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from report.log_lines import Line, parsed, raw_lines
-from report.log_runs import ONE_STEP, STEP_STEPS, RunSpan, Stretch, whole
-from report.thinning import Curve, Point, as_number, finite
+from report.log.lines import Line, parsed, raw_lines
+from report.log.runs import ONE_STEP, STEP_STEPS, RunSpan, Stretch, whole
+from report.log.thinning import Curve, Point, as_number, finite
 
 MOST_EVENTS = 1000
 # Keys of evaluations in NVIDIA's logs, and their names here.

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from report.measures import auc_interval, normal_interval
-from report.plots import Plot, Series, of_curve, thin
-from report.record import Record
-from report.thinning import POINTS, Curve
+from report.log.record import Record
+from report.log.thinning import POINTS, Curve
+from report.page.measures import auc_interval, normal_interval
+from report.page.plots import Plot, Series, of_curve, thin
 
 _METRICS = {
     "auc": "AUC",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from report.log_runs import RunSpan, runs_of
+from report.log.runs import RunSpan, runs_of
 from utils.checkpoint import manifest
 from utils.checkpoint.folder import complete_steps, pointed
 from utils.errors import UserError

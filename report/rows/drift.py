@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from report.rows_dataset import most_frequent
+from report.rows.dataset import most_frequent
 
 _ALONE = 20  # ids that are groups of their own, the most frequent ones
 _TAIL = 10  # groups of the other ids

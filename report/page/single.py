@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from report.commands import mode_command
-from report.curves import training_plots
-from report.history import next_steps, options, time_line
-from report.html import Markup, section
-from report.layout import importance, placement, tables
-from report.outcome import first_screen, outcomes, status
-from report.page import page
-from report.plots import Plot, plotted
-from report.quality import quality
-from report.record import Record
-from report.row_sections import Rows, row_sections
-from report.thinning import POINTS
+from report.log.record import Record
+from report.log.thinning import POINTS
+from report.page.commands import mode_command
+from report.page.curves import training_plots
+from report.page.file import page
+from report.page.history import next_steps, options, time_line
+from report.page.html import Markup, section
+from report.page.layout import importance, placement, tables
+from report.page.outcome import first_screen, outcomes, status
+from report.page.plots import Plot, plotted
+from report.page.quality import quality
+from report.page.row_sections import Rows, row_sections
 
 
 @dataclass

@@ -14,11 +14,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from report.locate import find
-from report.log_lines import Line, parsed, raw_lines
-from report.log_runs import RunSpan, Stretch
-from report.tensorboard_events import event_files
-from report.tensorboard_writer import TensorBoard, folder_of
+from report.log.lines import Line, parsed, raw_lines
+from report.log.locate import find
+from report.log.runs import RunSpan, Stretch
+from report.tensorboard.events import event_files
+from report.tensorboard.writer import TensorBoard, folder_of
 from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError

@@ -3,16 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from report.commands import PREDICTIONS, mode_command, typed
-from report.curves import loss_key, metric
-from report.html import NONE, Markup, code, element, interval, note, number, section, table
-from report.measures import auc_interval, normal_interval
-from report.outcome import Outcome, outcomes, status
-from report.page import page
-from report.plots import Plot, Series, of_curve, plotted
-from report.record import Record
-from report.row_sections import Rows, data_section, paired_tables
-from report.thinning import POINTS, finite
+from report.log.record import Record
+from report.log.thinning import POINTS, finite
+from report.page.commands import PREDICTIONS, mode_command, typed
+from report.page.curves import loss_key, metric
+from report.page.file import page
+from report.page.html import NONE, Markup, code, element, interval, note, number, section, table
+from report.page.measures import auc_interval, normal_interval
+from report.page.outcome import Outcome, outcomes, status
+from report.page.plots import Plot, Series, of_curve, plotted
+from report.page.row_sections import Rows, data_section, paired_tables
 
 _PATHS = ("log_path", "args_path", "save_checkpoint_path", "restore_checkpoint_path", "tensorboard_path", "predictions_path", "export_path")
 _CURVES = (

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from report.tensorboard_events import EventFile, event_files
-from report.tensorboard_plots import end_of_session, hyper_parameters, plots_of, text_of
-from report.tensorboard_scalars import is_final, scalars_of
+from report.tensorboard.events import EventFile, event_files
+from report.tensorboard.plots import end_of_session, hyper_parameters, plots_of, text_of
+from report.tensorboard.scalars import is_final, scalars_of
 from utils.config.options import TRAIN
 from utils.errors import UserError
 from utils.urls import is_url

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from report.commands import PREDICTIONS, dataset_of, mode_command, report_command, resume_command
-from report.html import Markup, code, element, note, number, section, table
-from report.plots import Plot, Series, figure
-from report.record import Record
+from report.log.record import Record
+from report.page.commands import PREDICTIONS, dataset_of, mode_command, report_command, resume_command
+from report.page.html import Markup, code, element, note, number, section, table
+from report.page.plots import Plot, Series, figure
 
 _KINDS = {"start": "start", "resume": "resume", "checkpoint": "checkpoint", "fault": "fault", "stopped": "stopped", "end": "end"}
 _MOST_ROWS = 200

@@ -3,7 +3,7 @@
 import shlex
 from typing import Any
 
-from report.record import Record
+from report.log.record import Record
 
 CHECKPOINTS, DATASET = "CHECKPOINTS", "DATASET"  # in place of a path that the log does not tell
 PREDICTIONS = "predictions.parquet"

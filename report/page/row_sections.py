@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from report.commands import PREDICTIONS, dataset_of, mode_command, report_command
-from report.history import feature_of
-from report.html import NONE, Markup, code, element, interval, joined, note, number, section, share, table
-from report.plots import Plot, Series, plotted
-from report.record import Record
+from report.log.record import Record
+from report.page.commands import PREDICTIONS, dataset_of, mode_command, report_command
+from report.page.history import feature_of
+from report.page.html import NONE, Markup, code, element, interval, joined, note, number, section, share, table
+from report.page.plots import Plot, Series, plotted
 
 if TYPE_CHECKING:
-    from report.rows import ByValue, Difference, Interval, ValueMetrics
-    from report.rows_describe import Description, Drift, FeatureFigures
+    from report.rows.describe import Description, Drift, FeatureFigures
+    from report.rows.predictions import ByValue, Difference, Interval, ValueMetrics
 
 _MOST_DRIFTS, _LARGE_DRIFT = 40, 0.25
 
@@ -60,7 +60,7 @@ def by_value_section(record: Record, rows: Rows) -> tuple[Markup, list[Plot]]:
         )
         write = None if rows.predictions else code(mode_command(record, "predict", "--predictions_path", PREDICTIONS))
         return section("by-value", title, note(text), write, code(by)), []
-    from report.rows import by_value, read_predictions
+    from report.rows.predictions import by_value, read_predictions
 
     predictions = read_predictions(rows.predictions[0])
     parts, plots = [], []
@@ -112,7 +112,7 @@ def data_section(record: Record, rows: Rows) -> tuple[Markup, list[Plot]]:
     if not rows.dataset:
         text = "Click rates, missing, unknown and out-of-range values, and drift between splits need the dataset:"
         return section("data", "The data", note(text), code(report_command(record, "--dataset_path", dataset_of(record)))), []
-    from report.rows_describe import describe
+    from report.rows.describe import describe
 
     found = describe(rows.dataset)
     lines = [(one.split, number(one.rows), number(one.read), share(one.click_rate)) for one in found.splits]
@@ -178,7 +178,7 @@ def paired_tables(names: Sequence[str], files: Sequence[str]) -> list[Markup]:
     Raises:
         UserError: a file is not one of predictions, or its rows are not those of the first.
     """
-    from report.rows import paired, read_predictions
+    from report.rows.predictions import paired, read_predictions
 
     first = read_predictions(files[0])
     lines, rows = [], 0

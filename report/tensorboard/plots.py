@@ -10,7 +10,7 @@ from tensorboardX.proto.api_pb2 import DataType, Experiment, MetricInfo, MetricN
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
 
-from report.tensorboard_scalars import FINAL
+from report.tensorboard.scalars import FINAL
 from utils.config.config import OPTIONS
 from utils.config.options import TRAIN
 

@@ -1,0 +1,1 @@
+"""Statistics of rows: of predictions, and of a dataset's splits."""

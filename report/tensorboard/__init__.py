@@ -1,0 +1,1 @@
+"""TensorBoard's files, from the lines of a log."""
