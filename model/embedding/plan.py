@@ -134,7 +134,7 @@ def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: in
         vectors=local * (workers - 1) * mine * vector_bytes,
         gradients=local * (everyone - mine) * vector_bytes,
         dense=2 * (workers - 1) * share * _FLOAT_BYTES,
-        squares=batch_size * sum(placement.reads[table] for other in range(workers) for table, _ in sent(placement, worker, other)) * _FLOAT_BYTES
+        squares=sum(placement.most_updated(table, batch_size) for other in range(workers) for table, _ in sent(placement, worker, other)) * _FLOAT_BYTES
         if squares
         else 0,
     )

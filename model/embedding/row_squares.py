@@ -72,8 +72,7 @@ class RowSquares:
 
     def _most(self, table: int, ids: tf.Tensor) -> int:
         """Return the most rows of a table that a step updates. So many numbers are sent: the other workers do not know the actual count."""
-        whole = self._placement.tables[table]
-        return whole.rows if whole.whole else ids.shape[1] * self._placement.reads[table]
+        return self._placement.most_updated(table, ids.shape[1])
 
     def _exchange(self, nodes: dict[int, dict[Node, tf.Tensor]], ids: tf.Tensor) -> None:
         """Add the other workers' sums to the `nodes` of this worker."""

@@ -113,6 +113,11 @@ class Placement:
             counts[table] += feature.hotness
         return tuple(counts)
 
+    def most_updated(self, table: int, batch_size: int) -> int:
+        """Return the most rows of a table that a step over a batch updates: all of a table that is updated whole."""
+        whole = self.tables[table]
+        return whole.rows if whole.whole else batch_size * self.reads[table]
+
     @cached_property
     def lookups(self) -> tuple[tuple[ShardLookup, ...], ...]:
         """Each worker's lookups for every sample of the global batch, in the features' order, which is also the order of its vectors' columns."""

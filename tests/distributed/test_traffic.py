@@ -25,7 +25,7 @@ def test_a_step_takes_few_collectives_for_any_number_of_tables(trained, workers,
     expected = ["alltoall embedding_vectors", "alltoall embedding_gradients"]
     if name.startswith("replicated"):
         expected = []
-    if name in ("mixed rowwise_adagrad", "sliced lists", "mixed shapes"):  # the columns of a row lie on several workers
+    if name in ("mixed rowwise_adagrad", "sliced lists", "sliced whole", "mixed shapes"):  # the columns of a row lie on several workers
         expected += ["alltoall embedding_row_squares"]
     # Two workers need one addition, which has one order. Three workers, or one slice, cannot keep the order. Four exchange parts and gather sums.
     expected += (
