@@ -130,13 +130,12 @@ def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: in
     mine = placement.columns(worker)
     everyone = sum(placement.columns(other) for other in range(workers))
     share = -(-summed_elements(placement, dense) // workers)
+    cut = [table for other in range(workers) for table, _ in sent(placement, worker, other)] if squares else []
     return Traffic(
         vectors=local * (workers - 1) * mine * vector_bytes,
         gradients=local * (everyone - mine) * vector_bytes,
         dense=2 * (workers - 1) * share * _FLOAT_BYTES,
-        squares=sum(placement.most_updated(table, batch_size) for other in range(workers) for table, _ in sent(placement, worker, other)) * _FLOAT_BYTES
-        if squares
-        else 0,
+        squares=sum(placement.most_updated(table, batch_size) for table in cut) * _FLOAT_BYTES,
     )
 
 
