@@ -27,6 +27,7 @@ NAMES = (
     "embedding_bags",
     "inference",
     "metrics",
+    "observation",
     "preproc",
     "preproc_spark",
     "replicas",
@@ -245,6 +246,14 @@ def test_accuracy(tmp_path):
     assert 0.5 < figures["best_possible_auc"] < 1
     assert all(0 < auc < figures["best_possible_auc"] + 0.1 for facts in figures["results"].values() for auc in facts["auc"])
     assert figures["results"]["float32"]["difference"] == 0 and "bfloat16" in printed
+
+
+@pytest.mark.slow
+def test_observation(tmp_path):
+    figures, printed = quick("observation", tmp_path, "--folder", tmp_path)
+    (found,) = figures["rounds"]
+    assert set(found["inside"]) == {"rows touched", "sums of losses", "times", "figures of a line", "log and TensorBoard"}
+    assert sound(*found["inside"].values(), found["step_s"], figures["share"]) and "of a step" in printed
 
 
 @pytest.mark.slow
