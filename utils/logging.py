@@ -28,6 +28,11 @@ UNITS = {
     "p99_inference_latency": "s",
     "samples": "samples",
     "samples_per_s": "samples/s",
+    "step_time_ms": "ms",
+    "input_ms": "ms",
+    "exchange_ms": "ms",
+    "saving_ms": "ms",
+    "memory_gib": "GiB",
 }
 
 Warn = Callable[[str], None]

@@ -222,6 +222,9 @@ def test_browser_is_a_system_package_where_there_is_none(install, browser):
     assert (result.returncode == 0) == (browser is not None)
     assert ("apt-get install -y --no-install-recommends chromium\n" in result.stderr) == (browser is None)
     assert install.run(PATH=f"{stubs}:{links}").returncode == 0  # no browser is asked for without --browser
+    (stubs / "os-release").write_text('NAME="Ubuntu"\nID=ubuntu\n')
+    result = install.run("--browser", PATH=f"{stubs}:{links}", OS_RELEASE=str(stubs / "os-release"))
+    assert result.returncode == 0 and ("a snap only" in result.stderr) == (browser is None)
 
 
 def installed_for_serving(install):
