@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from model.compilation import on_gpu
 from training.norms import gradient_norms, weight_norms
 from training.position import Position
 from training.report import StepReport
@@ -27,7 +28,7 @@ class Figures:
     def __init__(self, trainer: Trainer, config: Config, position: Position):
         self._trainer, self._config, self._position = trainer, config, position
         self.spent, self._steps, self._taken, self._squares = Spent(), 0, 0, ()
-        self._purposes = ("input", *(["exchange"] if trainer.world.size > 1 else []), "saving")
+        self._purposes = ("input", *(["exchange"] if trainer.world.size > 1 and not on_gpu() else []), "saving")
 
     @property
     def norms(self) -> bool:

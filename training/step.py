@@ -123,7 +123,7 @@ class Trainer:
         table_scale, factor = (1.0, (updates[0].learning_rate if linear else 1.0) / scale) if self._folds else (scale, 1.0)
         updates = [updates[0]._replace(learning_rate=None)] if linear else updates
         squares = GradientSquares(measured, self.groups, embedding) if self._norms else None
-        with self.world.timed() as seconds:
+        with self.world.timed(on_gpu()) as seconds:
             vectors = embedding(batch.ids, batch.local_ids)
             own, by_vector, gradients = self._dense(batch.numerical, vectors, batch.labels, batch.weights, (step, num_samples[0], scale), factor)
             replicated = []
@@ -138,7 +138,7 @@ class Trainer:
             updates = squares.watching(updates, (rates[-1] if linear else 1.0))
 
         def update() -> tf.Tensor | None:
-            with self.world.timed() as more:
+            with self.world.timed(on_gpu()) as more:
                 self._apply(gradients, rates, step)
                 if tables:
                     embedding.update(updates, batch.ids, by_vector, step, table_scale)

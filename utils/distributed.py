@@ -29,9 +29,8 @@ class World:
     local_size: int = 1
     horovod: Any = None
     mpi: Any = None  # mpi4py's communicator
-    _seconds: list | None = field(
-        default=None, repr=False, compare=False
-    )  # of each exchange in the graph that is being traced, while `timed` is open
+    # Seconds of each exchange in the graph that is being traced, while `timed` is open.
+    _seconds: list | None = field(default=None, repr=False, compare=False)
 
     @property
     def meets(self) -> bool:
@@ -46,14 +45,15 @@ class World:
     # Tensors, every step -----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def timed(self) -> Iterator[list]:
+    def timed(self, on_device: bool) -> Iterator[list]:
         """Measure the exchanges of tensors that are traced in the block; yield a list that gets the seconds of each, float64 scalars of the graph.
 
-        Blocks may be nested; each gets its own exchanges only. With a single worker there are none, and the graph is as without.
+        Blocks may be nested; each gets its own exchanges only. With a single worker there are none, and the graph is as without; nor are there any
+        `on_device`, a GPU, which works behind the host's clock.
         """
-        outer, self._seconds = self._seconds, []
+        outer, self._seconds = self._seconds, None if on_device else []
         try:
-            yield self._seconds
+            yield [] if self._seconds is None else self._seconds
         finally:
             self._seconds = outer
 

@@ -63,6 +63,11 @@ def cases(workers: int) -> Iterator[Case]:
     for kind in ("cross", "cat"):
         yield Case(f"adam, float16, --interaction {kind}", (*AMP, "--optimizer", "adam", "--interaction", kind), limit="adam")
     yield Case("sgd, float32, --interaction cross, without XLA", ("--interaction", "cross"))
+    parallel = ("--interaction", "cross", "--structure", "parallel", "--cross_layer_projection_dim", "0")
+    yield Case("adam, float16, parallel cross layers of full rank", (*AMP, "--optimizer", "adam", *parallel), limit="adam")
+    whole = ("--dense_update_rows", str(ROWS), "--table_l2", "0.01")
+    for optimizer in ("sgd", "adam"):
+        yield Case(f"{optimizer}, float16, whole tables with decay", (*AMP, "--optimizer", optimizer, *whole))
     yield Case("sgd, float32, without XLA", ())
     yield Case("adam, bfloat16, without XLA", ("--amp", "--amp_dtype", "bfloat16", "--optimizer", "adam"))
     yield Case("adam, bfloat16, 8 slices", (*BFLOAT16, "--optimizer", "adam", "--gradient_slices", "8"))

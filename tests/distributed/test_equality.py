@@ -84,7 +84,8 @@ def test_placement_changes_no_bit_of_initial_values(trained):
             values = trained(workers)[name].before
             for array, expected in trained(1)["tables sgd"].before.items() if "wide_and_deep" not in TRAININGS[name].flags else ():
                 same_shape = array.startswith("dense/bottom_mlp") and TRAININGS[name].dim == DIM
-                wider = array.startswith("dense/top_mlp/0/kernel") and "--interaction" in TRAININGS[name].flags
+                flags = TRAININGS[name].flags
+                wider = array.startswith("dense/top_mlp/" if "parallel" in flags else "dense/top_mlp/0/kernel") and "--interaction" in flags
                 if TRAININGS[name].rows not in LISTS and ((TRAININGS[name].features is None and not wider) or same_shape):
                     np.testing.assert_array_equal(values[array], expected, err_msg=f"{workers} workers, {name}, {array}")
 
