@@ -46,7 +46,8 @@ class DLRM(ShardedModel):
             self.interaction.build_weights(*shapes)
         with keras.name_scope("top_mlp"):
             joined = self.interaction.compute_output_shape(*shapes)
-            self.top_mlp.build(joined, joined[1] if self._parallel else 0)
+            self.top_mlp.beside = joined[1] if self._parallel else 0
+            self.top_mlp.build(joined)
         self.built = True
 
     def dense(

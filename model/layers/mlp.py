@@ -155,6 +155,9 @@ class Mlp(keras.layers.Layer):
         native: the C++ operations for the elementwise passes; None for TensorFlow's own operations.
         start: the initializers of the weights.
 
+    Attributes:
+        beside: number of columns that the last layer reads before the hidden layers' output, see `forward`; set it before `build`.
+
     Raises:
         ValueError: `units` is empty or holds a width below 1.
     """
@@ -172,7 +175,7 @@ class Mlp(keras.layers.Layer):
         super().__init__(name=name, dtype=dtype)
         if not units or min(units) < 1:
             raise ValueError(f"units: expected one or more positive layer widths, received {list(units)}")
-        self._native = native
+        self._native, self.beside = native, 0
         self.stack: list[keras.layers.Dense] = []  # they hold variables and dtypes only; `forward` computes
         for i, width in enumerate(units):
             last = i == len(units) - 1
@@ -188,11 +191,11 @@ class Mlp(keras.layers.Layer):
                 )
             )
 
-    def build(self, input_shape, beside: int = 0):
-        """Create the weights for inputs `[b, in]`; the last layer also reads `beside` columns that precede the hidden layers' output."""
+    def build(self, input_shape):
+        """Create the weights for inputs `[b, in]`."""
         for layer in self.stack:
             if layer is self.stack[-1]:
-                input_shape = (*input_shape[:-1], beside + input_shape[-1])
+                input_shape = (*input_shape[:-1], self.beside + input_shape[-1])
             layer.build(input_shape)
             input_shape = layer.compute_output_shape(input_shape)
 
@@ -223,7 +226,7 @@ class Mlp(keras.layers.Layer):
             weights: the layers' weights.
             slices: as in `dense`.
             drop: the dropout of each hidden layer's outputs.
-            beside: columns `[b, w]` that the last layer reads before the hidden layers' output, as `build` was told.
+            beside: columns `[b, w]` that the last layer reads before the hidden layers' output; w is the attribute `beside`.
         """
         for i, (layer, values) in enumerate(zip(self.stack, weights, strict=True)):
             if beside is not None and layer is self.stack[-1]:
