@@ -87,7 +87,12 @@ class _Array:
 def opened(path: Path, name: str) -> IO[bytes]:
     """Open one array of an archive as a stream. Raises DatasetError."""
     try:
-        return zipfile.ZipFile(path).open(f"{name}.npy")
+        archive = zipfile.ZipFile(path)
+        try:
+            return archive.open(f"{name}.npy")
+        except BaseException:
+            archive.close()  # the exception keeps it alive for a while
+            raise
     except KeyError:
         raise DatasetError(f"{path}: there is no array {name}; expected an archive that Facebook's DLRM wrote: X_int, X_cat, y, counts") from None
     except _DAMAGED as error:
