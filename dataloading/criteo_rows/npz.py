@@ -6,7 +6,7 @@ The archive of Kaggle's data has 45.8 million rows, 10 GB once unpacked, so the 
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -84,19 +84,17 @@ class _Array:
         return np.frombuffer(content, self._dtype).reshape(rows, self._width)
 
 
-def opened(path: Path, name: str) -> IO[bytes]:
-    """Open one array of an archive as a stream. Raises DatasetError."""
-    try:
-        archive = zipfile.ZipFile(path)
+@contextmanager
+def opened(path: Path, name: str) -> Iterator[IO[bytes]]:
+    """Open one array of an archive as a stream, and close both at the end of the block. Raises DatasetError."""
+    with ExitStack() as stack:
         try:
-            return archive.open(f"{name}.npy")
-        except BaseException:
-            archive.close()  # the exception keeps it alive for a while
-            raise
-    except KeyError:
-        raise DatasetError(f"{path}: there is no array {name}; expected an archive that Facebook's DLRM wrote: X_int, X_cat, y, counts") from None
-    except _DAMAGED as error:
-        raise DatasetError(damage(path, name, error)) from None
+            stream = stack.enter_context(stack.enter_context(zipfile.ZipFile(path)).open(f"{name}.npy"))
+        except KeyError:
+            raise DatasetError(f"{path}: there is no array {name}; expected an archive that Facebook's DLRM wrote: X_int, X_cat, y, counts") from None
+        except _DAMAGED as error:
+            raise DatasetError(damage(path, name, error)) from None
+        yield stream
 
 
 def whole_numbers(path: Path, name: str, length: int | None = None) -> list[int]:
