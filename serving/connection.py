@@ -1,6 +1,7 @@
 """A connection to a model on a Triton server, over gRPC or HTTP."""
 
 import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -125,6 +126,8 @@ def _repeated(word: str) -> list[int]:
 def tools(scheme: str) -> Any:
     """Return Triton's client module for a protocol. Raises UserError where it is missing."""
     try:
+        # gRPC would start its threads again in a forked child, which aborts where it is only about to start another program.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         return importlib.import_module(f"tritonclient.{scheme}")
     except (ImportError, RuntimeError) as error:
         raise UserError(f"tritonclient cannot be used ({error}); python -m pip install --no-deps -r requirements-serving.txt") from None
