@@ -261,11 +261,11 @@ def native_operations() -> NativeOperations | None:
     path = library_path()
     if os.environ.get("DLRM_NATIVE_OPS") == "0" or on_gpu() or not path.is_file():
         return None
-    return library_at(path)
+    return operations_at(path)
 
 
 @functools.cache
-def library_at(path: Path) -> NativeOperations:
+def operations_at(path: Path) -> NativeOperations:
     """Load the operations, once in a process. Raises UserError where that fails."""
     import tensorflow as tf
 

@@ -28,9 +28,9 @@ def operations():
 @pytest.fixture
 def afresh():
     """Clear the cache of loaded libraries before and after a test, so that the environment is read again."""
-    native.library_at.cache_clear()
+    native.operations_at.cache_clear()
     yield
-    native.library_at.cache_clear()
+    native.operations_at.cache_clear()
 
 
 # The choice of operations ----------------------------------------------------------------------------------------------
