@@ -62,7 +62,7 @@ class DLRM(ShardedModel):
             bottom = self.bottom_mlp.forward(tf.cast(numerical, dtype), weights[:first], slices, drop)
         embeddings, crossed = tf.cast(embeddings, dtype), None
         if self._parallel:
-            joined = Concatenation.call(self.interaction, bottom, embeddings)
+            joined = self.interaction.joined(bottom, embeddings)
             crossed = self.interaction.crossed(joined, weights[first:last], slices)
         else:
             joined = self.interaction.forward(bottom, embeddings, weights[first:last], slices)

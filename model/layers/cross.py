@@ -40,6 +40,10 @@ class Concatenation(keras.layers.Layer):
 
     def call(self, bottom, embeddings):
         """Concatenate bottom and embeddings to `[b, d]`."""
+        return self.joined(bottom, embeddings)
+
+    def joined(self, bottom: tf.Tensor | None, embeddings: tf.Tensor) -> tf.Tensor:
+        """Concatenate bottom and embeddings to `[b, d]`."""
         flat = tf.reshape(embeddings, [-1, math.prod(embeddings.shape[1:])])
         return flat if bottom is None else tf.concat([bottom, flat], axis=1)
 
@@ -97,7 +101,7 @@ class CrossNetwork(Concatenation):
 
     def forward(self, bottom: tf.Tensor | None, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
         """Compute `call` with the given weights; `slices` as in `mlp.dense`."""
-        return self.crossed(super().call(bottom, embeddings), weights, slices)
+        return self.crossed(self.joined(bottom, embeddings), weights, slices)
 
     def crossed(self, first: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
         """Apply the cross layers to the concatenation `[b, d]`, with the given weights; `slices` as in `mlp.dense`."""

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from victim import Victim
 
-from dataloading.feature_spec import generator_spec
-from dataloading.synthetic.split import SyntheticSplit
-from dataloading.tf_raw import TfRawWriter
+from tests.cli.runs import write_dataset
 
 KILLS, STEPS, EVERY = 10, 96, 5
 MODEL = ("--cpu", "--embedding_dim", "8", "--bottom_mlp_dims", "8", "--top_mlp_dims", "8,1", "--gradient_slices", "2")
@@ -33,13 +31,7 @@ def _end_what_was_started():
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     """Write a dataset of 24 batches an epoch, the last one partial."""
-    folder, spec, rows = tmp_path_factory.mktemp("curves") / "dataset", generator_spec((600, 50, 9), 3, 1.2), {"train": 16 * 24 - 5, "test": 300}
-    with TfRawWriter(folder, spec, tuple(rows)) as writer:
-        for split, count in rows.items():
-            numerical, ids, labels, _ = SyntheticSplit(spec, split, count, seed=1).read_rows(0, count)
-            writer.append(split, numerical, ids, labels)
-        writer.publish({})
-    return folder
+    return write_dataset(tmp_path_factory.mktemp("curves") / "dataset", (600, 50, 9), {"train": 16 * 24 - 5, "test": 300})
 
 
 def entries(path: Path) -> list[dict]:

@@ -14,10 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dataloading.feature_spec import generator_spec
-from dataloading.synthetic.split import SyntheticSplit
-from dataloading.tf_raw import TfRawWriter
 from tests.children import dispositions
+from tests.cli.runs import write_dataset as small_dataset
 from utils.checkpoint.folder import complete_steps
 from utils.checkpoint.reading import Checkpoint
 from utils.distributed import World
@@ -37,14 +35,7 @@ PHASES = {"arrays": "while arrays were written", "manifest": "after the manifest
 
 def write_dataset(folder: Path) -> Path:
     """Write a dataset of 24 batches, the last one partial, with tables so large that a save takes a while."""
-    rows = {"train": 64 * BATCHES - 20, "test": 300}
-    spec = generator_spec((60_000, 3_000, 9), 3, 1.2)
-    with TfRawWriter(folder, spec, tuple(rows)) as writer:
-        for split, count in rows.items():
-            numerical, ids, labels, _ = SyntheticSplit(spec, split, count, seed=1).read_rows(0, count)
-            writer.append(split, numerical, ids, labels)
-        writer.publish({})
-    return folder
+    return small_dataset(folder, (60_000, 3_000, 9), {"train": 64 * BATCHES - 20, "test": 300})
 
 
 class Victim:

@@ -8,6 +8,7 @@ from model.layers.cross import Concatenation, CrossNetwork
 from model.native import native_operations
 from model.shapes import InteractionShape, layer_shapes
 from tests.model.tiny_model import batch, model_and_trainer, slow_gradients, weights
+from utils.dialects.command_line import parse
 
 
 def network(layers=2, projection=3, shapes=((None, 2), (None, 2, 2)), **options):
@@ -137,3 +138,9 @@ def test_concatenation_joins_columns():
 )
 def test_layer_shapes_match_the_layers(kind, expected):
     assert layer_shapes(13, (8, 4), (5, 1), (4, 4), kind) == expected
+
+
+def test_structure_is_of_cross_layers_only():
+    whole = ["--dataset_path", "d", "--structure", "crossnet"]
+    assert parse(whole, "").model.top_mlp_dims == (1024, 1024, 512, 256, 1)
+    assert parse([*whole, "--interaction", "cross"], "").model.top_mlp_dims == (1,)

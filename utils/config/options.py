@@ -110,12 +110,13 @@ class ModelConfig:
                 f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {dims[0]}, "
                 "because the dot interaction takes products of both"
             )
-        if self.structure == CROSSNET and self.top_mlp_dims == TOP_MLP_DIMS:
+        structure = self.structure if self.interaction == CROSS else STACKED
+        if structure == CROSSNET and self.top_mlp_dims == TOP_MLP_DIMS:
             object.__setattr__(self, "top_mlp_dims", (1,))
         layers = ",".join(map(str, self.top_mlp_dims))
-        if self.structure == CROSSNET and len(self.top_mlp_dims) > 1:
+        if structure == CROSSNET and len(self.top_mlp_dims) > 1:
             raise ValueError(f"--top_mlp_dims {layers}: --structure crossnet has no hidden layers; drop the flag, or take stacked or parallel")
-        if self.structure == PARALLEL and len(self.top_mlp_dims) == 1:
+        if structure == PARALLEL and len(self.top_mlp_dims) == 1:
             raise ValueError(f"--top_mlp_dims {layers}: --structure parallel needs hidden layers, 400,400,1 for instance; without any take crossnet")
         check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit per sample")
 
