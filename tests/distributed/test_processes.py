@@ -65,6 +65,6 @@ except FileNotFoundError:
 
 def test_job_ends_all_processes_that_it_started():
     with Job(["sh", "-c", "setsid sleep 1000 & sleep 1000 & sleep 1000"], {"PATH": "/usr/bin:/bin"}, print) as job:
-        wait_for(lambda: len(job.find(lambda command, _: command[0] == "sleep")) == 3, "all have started", 20)
+        wait_for(lambda: len(job.find(lambda command, _: command[:1] == ["sleep"])) == 3, "all have started", 20)
     assert job.code == 128 + signal.SIGKILL
     assert job.find(lambda *_: True) == []
