@@ -6,7 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from model.layers.dropout import Dropout, Place
-from model.layers.mlp import Drop
+from model.layers.dense import Drop
 
 
 class Regularisation(NamedTuple):

@@ -12,6 +12,7 @@ from utils.config.learning import OptimizerConfig
 from utils.config.options import ModelConfig
 
 if TYPE_CHECKING:
+    from model.layers.mlp import Norm
     from model.native import NativeOperations
     from model.sharded_model import ShardedModel
 
@@ -67,11 +68,14 @@ class LogForm:
 
 @dataclass(frozen=True)
 class Layers:
-    """Settings of dense layers: the seed of the weights, the Keras dtype policy, and the C++ operations (None where XLA compiles the layers)."""
+    """Settings of dense layers: the seed of the weights, the Keras dtype policy, the C++ operations (None where XLA compiles the layers), and the batch
+    normalisation of MLPs (None for none).
+    """
 
     seed: int
     policy: str
     native: "NativeOperations | None"
+    norm: "Norm | None" = None
 
 
 class Operations(Protocol[T]):

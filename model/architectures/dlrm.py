@@ -35,9 +35,9 @@ class DlrmArchitecture(Architecture):
         from model.layers.interaction import DotInteraction
         from model.layers.mlp import Mlp
 
-        seed, policy, native = layers.seed, layers.policy, layers.native
-        bottom = Mlp(config.bottom_mlp_dims, "relu", seed, BOTTOM_MLP, policy, native) if num_numerical else None
-        top = Mlp(config.top_mlp_dims, None, seed, TOP_MLP, policy, native)
+        seed, policy, native, norm = layers.seed, layers.policy, layers.native, layers.norm
+        bottom = Mlp(config.bottom_mlp_dims, "relu", seed, BOTTOM_MLP, policy, native, norm=norm) if num_numerical else None
+        top = Mlp(config.top_mlp_dims, None, seed, TOP_MLP, policy, native, norm=norm)
         if self.interaction == CROSS:
             joins = CrossNetwork(config.num_cross_layers, config.cross_layer_projection_dim, seed, policy, native)
         else:

@@ -61,7 +61,7 @@ class WideAndDeepArchitecture(Architecture):
 
         seed, policy, native = layers.seed, layers.policy, layers.native
         linear = Mlp((1,), None, seed, WIDE, policy, native, GLOROT_UNIFORM) if num_numerical else None
-        return WideAndDeep(embedding, linear, Mlp(config.top_mlp_dims, None, seed, DEEP, policy, native, GLOROT_UNIFORM))
+        return WideAndDeep(embedding, linear, Mlp(config.top_mlp_dims, None, seed, DEEP, policy, native, GLOROT_UNIFORM, layers.norm))
 
     def layer_shapes(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> list[tuple[int, int]]:
         """Return (in, out) of the deep part's layers and of the linear layer of the numerical features."""
