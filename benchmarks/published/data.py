@@ -63,7 +63,8 @@ def read(folder: Path, max_rows: int | None = None, cut: Path | None = None) -> 
         lines = _lines(folder, split)
         header = header or lines[0]
         if lines[0] != header or LABEL not in header.split(",") or len(lines) < 2:
-            raise UserError(f"--data {path_of(folder, split)}: expected rows, and the columns of train, of which one is {LABEL}; found {lines[0][:200]}")
+            found = lines[0][:200]
+            raise UserError(f"--data {path_of(folder, split)}: expected rows, with the columns of train and one of them {LABEL}; found {found}")
         rows[split] = len(lines) - 1
         digest.update("\n".join(lines).encode())
     columns = tuple(name for name in header.split(",") if name != LABEL)

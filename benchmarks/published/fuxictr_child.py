@@ -3,12 +3,13 @@
 `benchmarks.published.peers` starts it with a JSON object: data (folder of `train.csv.gz`, `valid.csv.gz` and `test.csv.gz`), model, seed, epochs,
 threads. Its last line is a JSON object, the figures of the run.
 
-FuxiCTR's wheel has layers and the training loop, not the models of its zoo, so each model is composed of its layers here. `BaseModel.fit` trains: Adam
-on all parameters, the loss plus half of the regularizer times the sum of squares of all tables, gradients clipped to a norm of 10, a tenth of the
-learning rate after an epoch whose valid AUC is not better, stop after two such in a row, test with the best epoch's weights.
+FuxiCTR's wheel has layers and the training loop, not the models of its zoo, so each model is composed of its layers here. `BaseModel.fit` trains:
+Adam on all parameters, the loss plus half of the regularizer times the sum of squares of all tables, gradients clipped to a norm of 10, a tenth of
+the learning rate after an epoch whose valid AUC is not better, stop after two such in a row, test with the best epoch's weights.
 """
 
 import json
+import math
 import sys
 import tempfile
 import time
@@ -92,7 +93,7 @@ class Batches:
         self._rows = len(columns[LABEL])
 
     def __len__(self) -> int:
-        return -(-self._rows // self._size)
+        return math.ceil(self._rows / self._size)
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         order = torch.randperm(self._rows) if self._shuffle else torch.arange(self._rows)

@@ -74,7 +74,8 @@ class Results:
             if not row["epochs"] or not all(map(math.isfinite, [*seconds, float(row["auc"]), float(row["log_loss"])])):
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(f"{self._path}, line {number}: not the result of a run ({line[:80]!r}); remove the line, its run is then done again") from None
+            message = f"{self._path}, line {number}: not the result of a run ({line[:80]!r}); remove the line, and its run is done again"
+            raise UserError(message) from None
         return key, row
 
 

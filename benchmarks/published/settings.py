@@ -1,7 +1,7 @@
-"""What is compared, and with which settings. The peers' processes import this file too, so it imports no package.
+"""The contenders and their settings. The peers' processes import this file too, so it imports no package.
 
-`PEER` are the settings that BARS publishes for Frappe_x1 (reczoo/BARS on GitHub), each the best of those tried on the valid split. `PUBLISHED` are its
-test AUCs.
+`PEER` are the settings that BARS publishes for Frappe_x1 (reczoo/BARS on GitHub), each the best of those that it tried on the valid split.
+`PUBLISHED` are its test AUCs.
 """
 
 from typing import Any
