@@ -39,12 +39,13 @@ LIGHTGBM: dict[str, Any] = {
     "early_stopping_rounds": 50,
 }
 
+_PLATEAU = ("lr_schedule", "plateau_factor", "plateau_patience", "plateau_min_lr")
 # Parts of a recipe that `--leave_out` leaves out: values that replace the recipe's, None for a flag that is dropped.
 PARTS: dict[str, dict[str, Any]] = {
     "batch normalisation": {"batch_norm": None, "batch_norm_momentum": None, "batch_norm_epsilon": None},
     "whole tables and their decay": {"dense_update_rows": None, "table_l2": None},
     "decay of the tables": {"table_l2": None},
-    "learning rate on a plateau": {"lr_schedule": None, "plateau_factor": None, "plateau_patience": None, "plateau_min_lr": None, "decay_steps": 0},
+    "learning rate on a plateau": {**dict.fromkeys(_PLATEAU), "deep_warmup_epochs": "none"},
     "dropout": {"dropout": 0.0},
     "shuffled rows": {"shuffle_window": None, "shuffle_batch_order": None},
     "small initial rows": {"embedding_initializer": None, "embedding_initializer_scale": None},
