@@ -41,7 +41,7 @@ class PublishedOptions(Options):
     only: tuple[str, ...] = option(CONTENDERS, f"contenders, some of {', '.join(CONTENDERS)}, separated by commas or blanks")
     leave_out: bool = option(False, "also train this project's recipes with one part left out at a time")
     folder: str = option("published_results", "folder of the results and of the dataset; made where it is missing")
-    recipes: str = option(str(ours.RECIPES), "folder of the recipes, frappe_MODEL.yaml")
+    recipes: str | None = option(None, "folder of the recipes, frappe_MODEL.yaml; the default is this project's")
     peer_python: str | None = option(None, f"Python that has the packages of benchmarks/{peers.REQUIREMENTS.name}, in place of the cached one")
     max_rows: int | None = option(None, "first rows of each split to use; the default is all", unit="rows")
     epochs: int | None = option(None, "greatest number of epochs in place of the recipes'", unit="epochs")
@@ -64,7 +64,7 @@ class Campaign:
 
     def __init__(self, chosen: PublishedOptions, report: Report):
         self._chosen, self._say, self._folder = chosen, report.say, Path(chosen.folder)
-        self._recipes = {model: ours.recipe_of(Path(chosen.recipes), model) for model in chosen.models if OURS in chosen.only}
+        self._recipes = {model: ours.recipe_of(Path(chosen.recipes or ours.RECIPES), model) for model in chosen.models if OURS in chosen.only}
         self._results = Results(self._folder)
         self._files = data.read(Path(chosen.data), chosen.max_rows, self._folder / "first_rows")
         self._say(self._files.note())
