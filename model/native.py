@@ -99,6 +99,7 @@ class NativeOperations:
     """The operations of a loaded library, on tables in host memory.
 
     Attributes:
+        norm: the passes of batch normalisation.
         tiles: whether the bfloat16 interaction uses the processor's matrix tiles (Intel AMX); False where there are none.
         key: identifies the compiled operations; equal keys give equal bits.
     """
@@ -107,6 +108,7 @@ class NativeOperations:
         import tensorflow as tf
 
         self._library = tf.load_op_library(str(path))
+        self.norm = NormOperations(self._library)
         symbols = ctypes.CDLL(str(path))
         symbols.dlrm_compiler.restype = ctypes.c_char_p
         self.tiles = tiles and bool(symbols.dlrm_has_tiles())
@@ -236,6 +238,17 @@ class NativeOperations:
         """
         return self._library.dlrm_relu_gradient(upstream=upstream, outputs=outputs, scale=scale)
 
+    def sum_in_pairs(self, parts: Sequence):
+        """Sum tensors of equal shape, in float32 and in the order of `ordered_sums.pairwise_sum`."""
+        return self._library.dlrm_sum_in_pairs(parts=list(parts))
+
+
+class NormOperations:
+    """The passes of batch normalisation over memory, see `ops/batch_norm.h`; `NativeOperations.norm` holds them."""
+
+    def __init__(self, library):
+        self._library = library
+
     def column_moments(self, products, real):
         """Return the sums of each column of products `[b, out]` and of its squares over the rows whose `real` `[b]` is not 0: `[2, out]` float64."""
         return self._library.dlrm_column_moments(products=products, real=real)
@@ -266,10 +279,6 @@ class NativeOperations:
         g is the gradient before the ReLU; padding gets 0. `factors` is `[4, out]`; `rows` and `scale` as in `normalise_gradient_sums`.
         """
         return self._library.dlrm_normalise_gradient(*rows, factors=factors, scale=scale)
-
-    def sum_in_pairs(self, parts: Sequence):
-        """Sum tensors of equal shape, in float32 and in the order of `ordered_sums.pairwise_sum`."""
-        return self._library.dlrm_sum_in_pairs(parts=list(parts))
 
 
 def _dropout(mask: Mask) -> dict[str, float]:

@@ -66,7 +66,9 @@ class WideAndDeep(ShardedModel):
         deep, wide = tf.split(tf.reshape(embeddings, [-1, width]), [columns, width - columns], axis=1)
         dtype = self.mlp.compute_dtype
         joined = deep if self.linear is None else tf.concat([tf.cast(numerical, dtype), tf.cast(deep, dtype)], axis=1)
-        logits = self.mlp.forward(tf.cast(joined, dtype), weights[:last], slices, drop, norm=norm)[:, 0] + tf.reduce_sum(tf.cast(wide, tf.float32), axis=1)
+        logits = self.mlp.forward(tf.cast(joined, dtype), weights[:last], slices, drop, norm=norm)[:, 0] + tf.reduce_sum(
+            tf.cast(wide, tf.float32), axis=1
+        )
         if self.linear is not None:
             logits += self.linear.forward(tf.cast(numerical, tf.float32), weights[last:], slices)[:, 0]
         return logits

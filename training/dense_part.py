@@ -51,9 +51,9 @@ class DensePart:
         part = self._with_norm if self._normalises else self._loss_and_gradients
         self._part = tf.function(part, autograph=False, jit_compile=by_slice or None)
 
-    def _loss_and_gradients(self, numerical, embeddings, labels, weights, of_step, layers, first, slices, norm=None):
+    def _loss_and_gradients(self, samples, of_step, layers, first, slices, norm=None):
         """Return a part's loss and its gradients by embeddings and weights, times the loss scale; `slices` as in `dense.dense`."""
-        step, num_samples, scale = of_step
+        (numerical, embeddings, labels, weights), (step, num_samples, scale) = samples, of_step
         drop = self._regularisation.drop(step, first)
         by = [embeddings, *(value for layer in layers for value in layer.trained)]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -66,11 +66,11 @@ class DensePart:
         by_vectors, *by_layers = tape.gradient(scaled, by)
         return loss, self._regularisation.by_vectors(by_vectors, embeddings, weights, scale / num_samples), *by_layers
 
-    def _with_norm(self, numerical, embeddings, labels, weights, of_step, layers, first, slices):
+    def _with_norm(self, samples, of_step, layers, first, slices):
         """Return the result of `_loss_and_gradients` for all slices at once, the moments by layer, and the seconds of the exchanges."""
-        norm = BatchNorm(weights, of_step[1], slices, self._world)
+        norm = BatchNorm(samples[3], of_step[1], slices, self._world)
         with self._world.timed(on_gpu()) as seconds:
-            found = self._loss_and_gradients(numerical, embeddings, labels, weights, of_step, layers, first, slices, norm)
+            found = self._loss_and_gradients(samples, of_step, layers, first, slices, norm)
         return found, norm.found, list(seconds)
 
     def gradients(self, numerical, vectors, labels, weights, of_step, factor) -> DenseGradients:
@@ -82,11 +82,11 @@ class DensePart:
         firsts, per_sample = self._regularisation.firsts(self._world.rank * local_batch), (numerical, vectors, labels, weights)
         moments, seconds = {}, []
         if self._normalises:
-            found, moments, seconds = self._part(*per_sample, of_step, layers, firsts(labels), self._sums.slices(local_batch))
+            found, moments, seconds = self._part(per_sample, of_step, layers, firsts(labels), self._sums.slices(local_batch))
             loss, by_vector, gradients = found[0], [found[1]], [tf.cast(gradient, tf.float32) for gradient in found[2:]]
         else:
             loss, by_vector, gradients = self._sums.over_samples(
-                lambda *part: self._part(*part[:-1], of_step, layers, firsts(part[0]), part[-1]), per_sample
+                lambda *part: self._part(part[:-1], of_step, layers, firsts(part[0]), part[-1]), per_sample
             )
         overflows = [count_not_finite(part) for part in by_vector] if self._scaled else []
         gradients = [gradient / scale for gradient in gradients] if self._scaled else gradients

@@ -60,14 +60,13 @@ class Trainer:
             model.embedding.add_slots(tables.rule, tables.name)
         # On a single GPU the dense part multiplies the vectors' gradients by the factors that the tables' update would have to apply.
         self._folds = on_gpu() and self.world.size == 1 and not model.embedding.replicated
-        # With slices XLA compiles the part for one: eight would take eight times as long. With batch normalisation all belong together, and between
-        # workers its layers exchange statistics, which XLA cannot compile.
+        # With slices XLA compiles the part for one: eight would take eight times as long. With batch normalisation they are computed together.
         together = gradient_slices == 1 or bool(model.normalisations)
-        compiles = compiled.dense and not (model.normalisations and self.world.size > 1)
-        self._packs = compiles and together and self.world.size > 1  # the compiled parts pass dense gradients as a single vector
-        part = DensePart(model, groups.scale, regularisation, self._sums, folds=self._folds, packs=self._packs, by_slice=compiles and not together)
+        self._packs = compiled.dense and together and self.world.size > 1  # the compiled parts pass dense gradients as a single vector
+        by_slice = compiled.dense and not together
+        part = DensePart(model, groups.scale, regularisation, self._sums, folds=self._folds, packs=self._packs, by_slice=by_slice)
         self.dense_part = part.gradients
-        self._dense = tf.function(self.dense_part, autograph=False, jit_compile=(compiles and together) or None)
+        self._dense = tf.function(self.dense_part, autograph=False, jit_compile=(compiled.dense and together) or None)
         self._check = tf.function(self._all_finite, autograph=False, jit_compile=compiled.optimizer or None)
         self._apply = tf.function(self._apply_gradients, autograph=False, jit_compile=compiled.optimizer or None)
         self._step = tf.function(self._whole_step, autograph=False)
@@ -126,9 +125,8 @@ class Trainer:
         squares = GradientSquares(measured, self.groups, embedding) if self._norms else None
         with self.world.timed(on_gpu()) as seconds:
             vectors = embedding(batch.ids, batch.local_ids)
-            own, by_vector, gradients, moments, exchanges = self._dense(
-                batch.numerical, vectors, batch.labels, batch.weights, (step, num_samples[0], scale), factor
-            )
+            samples = batch.numerical, vectors, batch.labels, batch.weights
+            own, by_vector, gradients, moments, exchanges = self._dense(*samples, (step, num_samples[0], scale), factor)
             seconds.extend(exchanges)
             replicated = []
             if tables:

@@ -68,8 +68,8 @@ class LogForm:
 
 @dataclass(frozen=True)
 class Layers:
-    """Settings of dense layers: the seed of the weights, the Keras dtype policy, the C++ operations (None where XLA compiles the layers), and the batch
-    normalisation of MLPs (None for none).
+    """Settings of dense layers: the seed of the weights, the Keras dtype policy, the C++ operations (None where XLA compiles the layers), and the
+    batch normalisation of MLPs (None for none).
     """
 
     seed: int
@@ -153,7 +153,12 @@ class Architecture(ABC):
 
     def dense_elements(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> int:
         """Return the number of dense weights; arguments as in `layer_shapes`."""
-        return sum((inputs + 1) * outputs for inputs, outputs in self.layer_shapes(config, num_numerical, widths))
+        plain = sum((inputs + 1) * outputs for inputs, outputs in self.layer_shapes(config, num_numerical, widths))
+        return plain + sum(self.normalised(config, num_numerical))  # gamma and beta replace the bias
+
+    def normalised(self, config: ModelConfig, num_numerical: int) -> Sequence[int]:
+        """Return the width of each layer with batch normalisation: those of MLPs that a ReLU follows."""
+        return ()
 
     def check(self, config: ModelConfig, num_categorical: int, widths: Sequence[int], num_numerical: int) -> None:  # noqa: B027 - most check nothing
         """Raise UserError where the model does not support these numbers and widths of features."""

@@ -50,7 +50,13 @@ class DlrmArchitecture(Architecture):
 
     def dense_elements(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> int:
         """See `Architecture.dense_elements`; the first product of a cross layer has no bias."""
-        return dense_elements(num_numerical, config.bottom_mlp_dims, config.top_mlp_dims, widths, interaction_shape(config))
+        plain = dense_elements(num_numerical, config.bottom_mlp_dims, config.top_mlp_dims, widths, interaction_shape(config))
+        return plain + sum(self.normalised(config, num_numerical))
+
+    def normalised(self, config: ModelConfig, num_numerical: int) -> Sequence[int]:
+        """See `Architecture.normalised`."""
+        bottom = config.bottom_mlp_dims if num_numerical else ()
+        return (*bottom, *config.top_mlp_dims[:-1]) if config.batch_norm else ()
 
     def logits(self, operations: Operations[T]) -> T:
         """See `Architecture.logits`."""

@@ -69,6 +69,10 @@ class WideAndDeepArchitecture(Architecture):
         inputs = num_numerical + sum(widths[: len(widths) // 2])
         return [*itertools.pairwise((inputs, *config.top_mlp_dims)), *([(num_numerical, 1)] if num_numerical else [])]
 
+    def normalised(self, config: ModelConfig, num_numerical: int) -> Sequence[int]:
+        """See `Architecture.normalised`."""
+        return config.top_mlp_dims[:-1] if config.batch_norm else ()
+
     def logits(self, operations: Operations[T]) -> T:
         """See `Architecture.logits`."""
         vectors, numerical = operations.vectors, operations.numerical

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from model.layers.dense import LayerWeights, cut, prepared, product_gradients, products_of, whole
-from model.native import Mask, NativeOperations
+from model.native import Mask, NativeOperations, NormOperations
 from model.ordered_sums import pairwise_sum
 from utils.distributed import World
 
@@ -55,7 +55,7 @@ class BatchNorm:
             native: the C++ operations for the elementwise passes; None for TensorFlow's own operations.
             mask: the mask of the dropout that follows the ReLU, with `native` only.
         """
-        passes = _Native(native, mask) if native is not None else _Plain()
+        passes = _Native(native.norm, mask) if native is not None else _Plain()
         count = self._slices or 1
         real = cut(self._real, count)
 
@@ -103,7 +103,7 @@ def _float32(*rows: tf.Tensor) -> tf.Tensor:
 class _Native(NamedTuple):
     """The passes over memory by the C++ operations."""
 
-    native: NativeOperations
+    native: NormOperations
     mask: Mask | None
 
     def moments(self, products, real):
@@ -164,9 +164,7 @@ def with_norm(layer: keras.layers.Dense, norm: keras.layers.BatchNormalization) 
 
 def folded(layer: keras.layers.Dense, norm: keras.layers.BatchNormalization) -> LayerWeights:
     """Return the weights of the plain layer that gives the same outputs as one normalised by the moving statistics, for scoring."""
-    gamma, beta, mean, variance = (
-        tf.cast(weight.value, tf.float64) for weight in (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)
-    )
+    gamma, beta, mean, variance = (tf.cast(weight.value, tf.float64) for weight in (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance))
     scale = gamma / tf.sqrt(variance + norm.epsilon)
     kernel = tf.cast(layer.kernel.value, tf.float32) * tf.cast(scale, tf.float32)
     return prepared(kernel, tf.cast(beta - mean * scale, tf.float32), layer.compute_dtype)

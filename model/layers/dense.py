@@ -78,9 +78,7 @@ def dense(
 
         def gradient(upstream):
             scale = mask.scale if mask else 1.0
-            masked, by_bias = (
-                _before_activation(upstream, outputs, relu, native, slices or 1, scale) if biases else (cut(upstream, slices or 1), [])
-            )
+            masked, by_bias = _before_activation(upstream, outputs, relu, native, slices or 1, scale) if biases else (cut(upstream, slices or 1), [])
             by_inputs, by_kernel = product_gradients(inputs, masked, kernel, weights.transposed, native, slices)
             return by_inputs, by_kernel, *([summed(by_bias, native)] if biases else [])
 

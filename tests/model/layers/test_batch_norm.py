@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from model.layers.batch_norm import BatchNorm
 from model.layers.dropout import Dropout, Place
 from model.layers.mlp import Mlp, Norm
@@ -46,7 +47,7 @@ def step(made, inputs, real, slices=None, drop=None, dtype=tf.float32):
 
 
 def in_keras(made, inputs, real, dropped=None):
-    """The same by Keras's own layers in float64, on the real samples alone, with the mask of the dropout by layer."""
+    """Compute the same by Keras's own layers in float64, on the real samples alone, with the mask of the dropout by layer."""
     keep = real > 0
     layers = []
     for layer, norm in zip(made.stack, made.norms, strict=True):
@@ -138,14 +139,16 @@ def test_one_real_sample_gives_relu_of_beta_and_no_gradient(native):
 def test_16_bits_follow_32(native, dtype):
     inputs, real = drawn(256, 6)
     inputs[real == 0] = 1
-    exact, rounded = (step(mlp(native, dtype=policy), inputs, real, dtype=kind) for policy, kind in (("float32", "float32"), (f"mixed_{dtype}", dtype)))
+    exact, rounded = (
+        step(mlp(native, dtype=policy), inputs, real, dtype=kind) for policy, kind in (("float32", "float32"), (f"mixed_{dtype}", dtype))
+    )
     assert np.corrcoef(exact[0][:, 0], rounded[0][:, 0])[0, 1] > 0.999
     for one, other in zip(exact[1], rounded[1], strict=True):
         assert np.linalg.norm(one - other) < 0.1 * np.linalg.norm(one)  # single units cross the ReLU's kink
 
 
 def test_scoring_folds_the_moving_statistics(native):
-    made, (inputs, real) = mlp(native), drawn(64)
+    made, (inputs, _) = mlp(native), drawn(64)
     draw = np.random.default_rng(1)
     for norm in made.normalisations().values():
         norm.moving_mean.assign(draw.normal(size=norm.moving_mean.shape))
