@@ -9,12 +9,14 @@ in --folder at once, and the same command goes on where it was ended. Seconds ar
 the end of the last evaluation, on the CPU.
 """
 
+import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from benchmarks.options import Options, run
 from benchmarks.published import data, ours, peers, tables
@@ -54,6 +56,22 @@ class PublishedOptions(Options):
             raise ValueError(f"--seeds {','.join(map(str, self.seeds))}: expected different whole numbers from 0 to {_SEEDS - 1}")
 
 
+class Task(NamedTuple):
+    """A contender and a model.
+
+    Attributes:
+        who, model, part: as in `results.Key`.
+        settings: all that decides the result beside data and seed.
+        train: trains and tests with a seed.
+    """
+
+    who: str
+    model: str
+    part: str
+    settings: Mapping[str, Any]
+    train: Callable[[int], dict[str, Any]]
+
+
 class Campaign:
     """The runs of a command.
 
@@ -72,30 +90,31 @@ class Campaign:
         self.runs: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
 
     def run(self) -> None:
-        """Do the runs that are not done yet."""
-        for who, model, part, settings, train in self._tasks():
-            seeds = self._chosen.seeds[:1] if who in (REGRESSION, TREES) else self._chosen.seeds
+        """Do the runs that are not done yet. Contenders take turns seed by seed, because a machine's speed changes from hour to hour."""
+        for _, some in itertools.groupby(self._tasks(), lambda task: (task.model, bool(task.part))):
+            group = list(some)
+            seeds = self._chosen.seeds[:1] if group[0].model == group[0].who else self._chosen.seeds
             for seed in seeds:
-                self._one(Key(who, model, seed, part, self._files.digest, digest(settings)), train)
+                for task in group:
+                    self._one(Key(task.who, task.model, seed, task.part, self._files.digest, digest(task.settings)), task.train)
 
-    def _tasks(self) -> Iterator[tuple[str, str, str, dict[str, Any], Callable[[int], dict[str, Any]]]]:
-        """Yield contender, model, part left out, settings and the function of a seed that trains."""
+    def _tasks(self) -> Iterator[Task]:
         chosen, limit = self._chosen, {"epochs": self._chosen.epochs} if self._chosen.epochs else {}
         if REGRESSION in chosen.only:
-            yield REGRESSION, REGRESSION, "", PENALTIES, lambda seed: peers.logistic_regression(self._dataset())
+            yield Task(REGRESSION, REGRESSION, "", PENALTIES, lambda seed: peers.logistic_regression(self._dataset()))
         if TREES in chosen.only:
-            yield TREES, TREES, "", LIGHTGBM, lambda seed: self._peer(TREES, TREES, seed, 1)
+            yield Task(TREES, TREES, "", LIGHTGBM, partial(self._peer, TREES, TREES, 1))
         for model in chosen.models:
             if PEER_NAME in chosen.only:
                 settings = PEER[model] | limit
-                yield PEER_NAME, model, "", settings, lambda seed, model=model, most=settings["epochs"]: self._peer(PEER_NAME, model, seed, most)
+                yield Task(PEER_NAME, model, "", settings, partial(self._peer, PEER_NAME, model, settings["epochs"]))
             if OURS not in chosen.only:
                 continue
             path, recipe = self._recipes[model]
-            yield OURS, model, "", recipe | limit, lambda seed, model=model, path=path: self._ours(model, seed, path)
+            yield Task(OURS, model, "", recipe | limit, partial(self._ours, model, path))
             for part in PARTS if chosen.leave_out else ():
                 if (reduced := ours.without(recipe, part)) is not None:
-                    yield OURS, model, part, reduced | limit, lambda seed, model=model, reduced=reduced: self._ours(model, seed, reduced)
+                    yield Task(OURS, model, part, reduced | limit, partial(self._ours, model, reduced))
 
     def _one(self, key: Key, train: Callable[[int], dict[str, Any]]) -> None:
         model, part = f", {key.model}" if key.model != key.who else "", f" without {key.left_out}" if key.left_out else ""
@@ -111,10 +130,10 @@ class Campaign:
     def _dataset(self) -> Path:
         return data.dataset(self._files, self._folder)
 
-    def _ours(self, model: str, seed: int, recipe: Any) -> dict[str, Any]:
+    def _ours(self, model: str, recipe: Path | dict[str, Any], seed: int) -> dict[str, Any]:
         return ours.run(model, seed, recipe, self._dataset(), self._folder, self._chosen.epochs)
 
-    def _peer(self, who: str, model: str, seed: int, epochs: int) -> dict[str, Any]:
+    def _peer(self, who: str, model: str, epochs: int, seed: int) -> dict[str, Any]:
         self._python = self._python or peers.peer_python(self._chosen.peer_python, self._say)
         return peers.run(who, model, seed, self._files.folder, self._python, epochs)
 

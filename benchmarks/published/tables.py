@@ -23,6 +23,7 @@ def summary(runs: Runs) -> list[dict[str, Any]]:
 
     `goal` is the peer's mean test AUC less `BELOW_PEER`. Training sees the valid split only, so `seconds_to_peer` goes by it: the time until the
     valid AUC is at least the mean of the peer's best valid AUCs less `BELOW_PEER`, a mean over the seeds that come so far; `reached` is their number.
+    `of_peers_time` is this time divided by the peer's. `cpu_seconds` is the processor time of the whole process.
     """
     rows = []
     for (model, who, part), by_seed in runs.items():
@@ -37,6 +38,10 @@ def summary(runs: Runs) -> list[dict[str, Any]]:
             | {"goal": statistics.fmean(run["auc"] for run in peer) - BELOW_PEER if peer else None}
             | {"valid_auc_to_reach": wanted, "seconds_to_peer": statistics.fmean(times) if times else None, "reached": len(times)}
         )
+    theirs = {row["model"]: row["seconds_to_peer"] for row in rows if row["who"] == PEER_NAME}
+    for row in rows:
+        known = theirs.get(row["model"]) and row["seconds_to_peer"]
+        row["of_peers_time"] = row["seconds_to_peer"] / theirs[row["model"]] if known else None
     return rows
 
 
@@ -65,7 +70,8 @@ def seconds_to(run: Mapping[str, Any], auc: float | None) -> float | None:
 def lines(runs: Runs) -> list[str]:
     """Return the tables as Markdown."""
     found = summary(runs)
-    columns = ("model", "who", "seeds", "test AUC, mean", "deviation", "log loss", "seconds", "seconds to the peer's AUC", "parameters", "published")
+    columns = ("model", "who", "seeds", "test AUC, mean", "deviation", "log loss", "seconds", "to the peer's AUC", "of the peer's time")
+    columns += ("processor s", "parameters", "published")
     said = markdown(columns, [_row(row) for row in found])
     seeds = sorted({seed for row in found for seed in row["seeds"]})
     by_seed = [
@@ -81,12 +87,14 @@ def lines(runs: Runs) -> list[str]:
 
 def _means(by_seed: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     runs = list(by_seed.values())
+    spent = [run["cpu_seconds"] for run in runs if run.get("cpu_seconds") is not None]
     aucs = [run["auc"] for run in runs]
     return {
         "auc": statistics.fmean(aucs),
         "deviation": statistics.stdev(aucs) if len(aucs) > 1 else None,
         "log_loss": statistics.fmean(run["log_loss"] for run in runs),
         "seconds": statistics.fmean(run["epochs"][-1]["seconds"] for run in runs),
+        "cpu_seconds": statistics.fmean(spent) if len(spent) == len(runs) else None,
         "parameters": runs[0].get("parameters"),
     }
 
@@ -98,7 +106,10 @@ def _row(row: Mapping[str, Any]) -> tuple[Any, ...]:
     reached = f"{row['seconds_to_peer']:.0f}{some}" if row["reached"] else "never" if row["valid_auc_to_reach"] is not None else None
     parameters = None if row["parameters"] is None else f"{row['parameters']:,}"
     model = "" if row["model"] == row["who"] else row["model"]
-    return model, SHOWN[row["who"]], count, _auc(row["auc"]), deviation, *_costs(row), reached, parameters, row["published"]
+    share = None if row["of_peers_time"] is None else f"{row['of_peers_time']:.2f}"
+    spent = None if row["cpu_seconds"] is None else f"{row['cpu_seconds']:.0f}"
+    figures = (_auc(row["auc"]), deviation, *_costs(row), reached, share, spent, parameters, row["published"])
+    return model, SHOWN[row["who"]], count, *figures
 
 
 def _costs(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -166,7 +166,7 @@ def finished(drawn, recipes, tmp_path):
     folder.mkdir()
     results, reduced = Results(folder), ours.without(recipe | {"dropout": 0.4}, "dropout")
     (recipes / "frappe_dcnv2.yaml").write_text(yaml.safe_dump(recipe | {"dropout": 0.4}))
-    whole = {"parameters": 1234, "log_loss": 0.25}
+    whole = {"parameters": 1234, "log_loss": 0.25, "cpu_seconds": 77.0}
 
     def add(who, model, part, settings, seed, auc, epochs):
         results.add(Key(who, model, seed, part, files.digest, digest(settings)), whole | {"auc": auc, "epochs": epochs})
@@ -186,10 +186,10 @@ def test_tables_of_given_results(finished, said):
     """The peer's best valid AUCs are 0.985 and 0.987: their mean less 0.0005 is 0.9855. Nothing is trained."""
     main(options(*finished), said)
     text = "\n".join(said.lines)
-    assert "|  | logistic regression | 1 | 0.70000 |  | 0.2500 | 10 |  | 1,234 | 0.9356 |" in text
+    assert "|  | logistic regression | 1 | 0.70000 |  | 0.2500 | 10 |  |  | 77 | 1,234 | 0.9356 |" in text
     published = "0.98382 (mean of 5), 0.98448 (best)"
-    assert f"| dcnv2 | FuxiCTR 2.3.10 | 2 | 0.98500 | 0.00707 | 0.2500 | 30 | 30 (1 of 2) | 1,234 | {published} |" in text
-    assert f"| dcnv2 | this project | 2 | 0.98600 | 0.00283 | 0.2500 | 12 | 10 | 1,234 | {published} |" in text
+    assert f"| dcnv2 | FuxiCTR 2.3.10 | 2 | 0.98500 | 0.00707 | 0.2500 | 30 | 30 (1 of 2) | 1.00 | 77 | 1,234 | {published} |" in text
+    assert f"| dcnv2 | this project | 2 | 0.98600 | 0.00283 | 0.2500 | 12 | 10 | 0.33 | 77 | 1,234 | {published} |" in text
     assert "| dcnv2 | this project | 0.98400 | 0.98800 |" in text and "| dcnv2 | FuxiCTR 2.3.10 | 0.98000 | 0.99000 |" in text
     assert "| dcnv2 | dropout | 2 | 0.95500 | -0.03100 | 0.2500 | 5 |" in text
     (mine,) = [row for row in said.figures["results"] if row["who"] == "ours"]
