@@ -19,6 +19,7 @@ tf.config.threading.set_intra_op_parallelism_threads(2)
 
 # Hypothesis's deadline would fail tests on a busy machine; pytest-timeout ends a test that is too slow.
 settings.register_profile("repository", deadline=None)
+settings.register_profile("long", deadline=None, max_examples=300)
 settings.load_profile("repository")
 
 # These share the fixture `trained` of tests/distributed/conftest.py: in several processes the first would make it while the others wait.
@@ -46,12 +47,14 @@ class ByFile(LoadFileScheduling):
 
 
 def pytest_configure(config):
+    if config.getoption("long"):
+        settings.load_profile("long")
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # would sort files by their number of tests, which says little about their time
 
 
 def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="also run tests marked slow: a run of each benchmark")
+    parser.addoption("--long", action="store_true", help="also run tests marked slow, as a run of each benchmark, and draw more cases")
 
 
 def pytest_collection_modifyitems(config, items):
