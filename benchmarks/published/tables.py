@@ -75,7 +75,7 @@ def lines(runs: Runs) -> list[str]:
     said = markdown(columns, [_row(row) for row in found])
     seeds = sorted({seed for row in found for seed in row["seeds"]})
     by_seed = [
-        (row["model"], SHOWN[row["who"]], *(_auc(runs[row["model"], row["who"], ""].get(seed, {}).get("auc")) for seed in seeds)) for row in found
+        (_model(row), SHOWN[row["who"]], *(_auc(runs[row["model"], row["who"], ""].get(seed, {}).get("auc")) for seed in seeds)) for row in found
     ]
     said += ["", *markdown(("model", "who", *map(str, seeds)), by_seed)]
     if left_out := parts(runs):
@@ -105,11 +105,14 @@ def _row(row: Mapping[str, Any]) -> tuple[Any, ...]:
     some = f" ({row['reached']} of {count})" if 0 < row["reached"] < count else ""
     reached = f"{row['seconds_to_peer']:.0f}{some}" if row["reached"] else "never" if row["valid_auc_to_reach"] is not None else None
     parameters = None if row["parameters"] is None else f"{row['parameters']:,}"
-    model = "" if row["model"] == row["who"] else row["model"]
     share = None if row["of_peers_time"] is None else f"{row['of_peers_time']:.2f}"
     spent = None if row["cpu_seconds"] is None else f"{row['cpu_seconds']:.0f}"
     figures = (_auc(row["auc"]), deviation, *_costs(row), reached, share, spent, parameters, row["published"])
-    return model, SHOWN[row["who"]], count, *figures
+    return _model(row), SHOWN[row["who"]], count, *figures
+
+
+def _model(row: Mapping[str, Any]) -> str:
+    return "" if row["model"] == row["who"] else row["model"]
 
 
 def _costs(row: Mapping[str, Any]) -> tuple[str, str]:
