@@ -24,7 +24,7 @@ OPTIMIZERS = {  # with learning rates at which the weights visibly move in a few
     "adam": {"learning_rate": 0.05},
     "adagrad": {"learning_rate": 0.1},
     "rowwise_adagrad": {"learning_rate": 0.1},
-    "ftrl": {"learning_rate": 0.1},
+    "ftrl": {"optimizer": "adagrad", "embedding_optimizer": "ftrl", "learning_rate": 0.1},  # it erases the first weights of deep layers
     "rmsprop": {"learning_rate": 0.02},
 }
 TABLES = {
