@@ -58,7 +58,7 @@ def normalised(data, tmp_path_factory):
         (("--lr_schedule", "plateau", "--plateau_factor", "1"), "--plateau_factor 1.0: expected above 0 and below 1"),
         (
             ("--table_l2", "0.1", "--dense_update_rows", "299"),
-            "table cat_1: --table_l2 needs tables that are updated whole, and this one has 300 rows",
+            "table cat_1: --table_l2 needs tables that are updated whole, and this one has 300",
         ),
         (("--table_l2", "nan", "--dense_update_rows", "300"), "--table_l2 nan"),
     ],
