@@ -122,13 +122,23 @@ def _joined(work: Workload, policy: str, vectors: list):
     return last
 
 
+def _hidden(work: Workload, units: int, policy: str, inputs):
+    """Return the output of a hidden layer."""
+    model = work.config.model
+    if not model.batch_norm:
+        return keras.layers.Dense(units, activation="relu", dtype=policy)(inputs)
+    products = keras.layers.Dense(units, use_bias=False, dtype=policy)(inputs)
+    norm = keras.layers.BatchNormalization(momentum=model.batch_norm_momentum, epsilon=model.batch_norm_epsilon, dtype=policy)
+    return keras.layers.Activation("relu", dtype=policy)(norm(products))
+
+
 def keras_peer(work: Workload, dtype: str, feed: Feed) -> dict[bool, Action]:
     """Return the actions of a model of stock layers, trained by `train_on_batch`, by whether XLA compiles it."""
     policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
     numerical, ids = keras.Input((work.num_numerical,)), keras.Input((work.id_rows[-1].stop,), dtype="int32")
     x = numerical
     for units in work.config.model.bottom_mlp_dims:
-        x = keras.layers.Dense(units, activation="relu", dtype=policy)(x)
+        x = _hidden(work, units, policy, x)
     # Tables look up in float32, and the interaction casts the vectors. Under a mixed policy Keras would cast whole tables every step.
     vectors = [x]
     for rows, places in zip(work.rows, work.id_rows, strict=True):
@@ -137,7 +147,7 @@ def keras_peer(work: Workload, dtype: str, feed: Feed) -> dict[bool, Action]:
         vectors.append(ops.sum(table(ids[:, places.start : places.stop]), axis=1) if several else table(ids[:, places.start]))
     y = _joined(work, policy, vectors)
     for units in work.config.model.top_mlp_dims[:-1]:
-        y = keras.layers.Dense(units, activation="relu", dtype=policy)(y)
+        y = _hidden(work, units, policy, y)
     logits = keras.layers.Dense(1, dtype="float32")(y)
 
     def action(compiled: bool) -> Action:

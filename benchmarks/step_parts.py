@@ -10,11 +10,13 @@ from benchmarks.workload import Workload
 from model.compilation import on_gpu
 from model.dlrm import DLRM
 from model.embedding.distributed import GroupUpdate
+from model.layers.batch_norm import BatchNorm
 from model.native import native_operations
 from model.ordered_sums import parts, summed
 from model.slices import keeps_order
 from training.gradient_slices import gradient_slices
 from training.optimizers.sgd import Sgd
+from utils.distributed import World
 
 
 def part_actions(work: Workload, model: DLRM, feed: Feed, dtype: str) -> dict[str, Action]:
@@ -42,18 +44,23 @@ def part_actions(work: Workload, model: DLRM, feed: Feed, dtype: str) -> dict[st
 def _mlps(model: DLRM, count: int, slices: int | None) -> Callable:
     native = native_operations()
 
+    together = bool(model.normalisations)
+    pieces, slices = (1, count * (slices or 1) if count > 1 or slices else None) if together else (count, slices)
+
     def gradients(mlp, inputs, weights, upstream):
-        by = [inputs, *(value for layer in weights for value in (layer.kernel, layer.bias))]
+        by = [inputs, *(value for layer in weights for value in layer.trained)]
+        real = tf.ones([inputs.shape[0]])
+        norm = BatchNorm(real, tf.reduce_sum(real), slices, World()) if together else None
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(by)
-            outputs = mlp.forward(inputs, weights, slices)
+            outputs = mlp.forward(inputs, weights, slices, norm=norm)
         return tape.gradient(outputs, by, upstream)
 
     @tf.function(autograph=False)
     def run(numerical, by_bottom, dots, by_logits):
         bottom_weights, top_weights = model.bottom_mlp.step_weights(), model.top_mlp.step_weights()
         results, by_dots = [], []
-        for part in zip(*(tf.split(value, count) for value in (numerical, by_bottom, dots, by_logits)), strict=True):
+        for part in zip(*(tf.split(value, pieces) for value in (numerical, by_bottom, dots, by_logits)), strict=True):
             bottom = gradients(model.bottom_mlp, part[0], bottom_weights, part[1])
             top = gradients(model.top_mlp, part[2], top_weights, part[3])
             results.append([*bottom[1:], *top[1:]])

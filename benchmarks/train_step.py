@@ -13,6 +13,7 @@ beforehand. The ceiling is the matrix products of the MLPs (and of cross layers)
 With --hotness features have several ids a sample, whose vectors are summed; lists are full, so that the peers need no masks.
 With --model wide_and_deep the model is the published one of Outbrain's clicks: its tables, five layers of 1,024 with dropout 0.1, FTRL for the linear
 part and RMSprop for the deep one. Its peers are stock Keras with two optimizers and, where it is installed, tf_keras's WideDeepModel.
+With --batch_norm the Keras peers have it, too; the parts of the step then have the MLPs of all slices together.
 With --t15 the project's step on tables of the 4.2-billion-parameter model (15.6 GiB) is compared with its step on --cardinality rows a table.
 """
 
@@ -38,7 +39,7 @@ LARGE, LARGE_COMPILED = "project t15", "project t15 --xla"
 TF_KERAS = "tf_keras WideDeepModel"
 PEERS = (KERAS, KERAS_COMPILED, PLAIN, TF_KERAS)
 DLRM = "dlrm"
-NOT_OF_WIDE_AND_DEEP = ("interaction", "bottom_mlp_dims", "cross_layer_projection_dim", "t15")
+NOT_OF_WIDE_AND_DEEP = ("interaction", "batch_norm", "bottom_mlp_dims", "cross_layer_projection_dim", "t15")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class StepOptions(Options):
     )
     interaction: str = option("dot", "interaction of the vectors; the parts of the step are measured only with dot", choices=(DOT, CROSS, CAT))
     cross_layer_projection_dim: int = option(512, "rank of the cross layers' kernels")
+    batch_norm: bool = option(False, "batch normalisation of the MLPs; the plain TensorFlow peer, which has none, is left out")
     t15: bool = option(False, "also measure on tables of the 4.2-billion-parameter model, without peers, for which memory does not suffice")
     precisions: tuple[str, ...] = option(("float32", "bfloat16"), f"precisions of the dense part, as by --amp in dlrm.py: {', '.join(PRECISIONS)}")
     ids: tuple[str, ...] = option(tuple(EXPONENTS), f"distributions of the ids: {', '.join(EXPONENTS)}")
@@ -136,6 +138,7 @@ class StepOptions(Options):
                 flags += [f"--{name}", PUBLISHED[name]]
             flags += ["--top_mlp_dims", _words(self.top_mlp_dims or PUBLISHED["top_mlp_dims"])]
         else:
+            flags += ["--batch_norm"] if self.batch_norm else []
             flags += ["--interaction", self.interaction, "--bottom_mlp_dims", _words(self.bottom_mlp_dims)]
             flags += ["--cross_layer_projection_dim", self.cross_layer_projection_dim] if self.interaction == CROSS else []
             flags += ["--top_mlp_dims", _words(self.top_mlp_dims)] if self.top_mlp_dims else []
@@ -209,7 +212,8 @@ def _peers(work: Workload, dtype: str, feed) -> dict[str, Action]:
 
     if work.interaction.kind != WIDE_AND_DEEP:
         stock = keras_peer(work, dtype, feed)
-        return {KERAS: stock[False], KERAS_COMPILED: stock[True], PLAIN: plain_peer(work, dtype, feed)}
+        plain = {} if work.config.model.batch_norm else {PLAIN: plain_peer(work, dtype, feed)}
+        return {KERAS: stock[False], KERAS_COMPILED: stock[True]} | plain
     stock = keras_wide_and_deep(work, dtype, feed)
     legacy = {TF_KERAS: legacy_wide_and_deep(work, dtype, feed)} if tf_keras_version() else {}
     return {KERAS: stock[False], KERAS_COMPILED: stock[True]} | legacy

@@ -19,10 +19,14 @@ tf.config.threading.set_intra_op_parallelism_threads(2)
 
 # Hypothesis's deadline would fail tests on a busy machine; pytest-timeout ends a test that is too slow.
 settings.register_profile("repository", deadline=None)
+settings.register_profile("long", deadline=None, max_examples=300)
 settings.load_profile("repository")
 
-# These share the fixture `trained` of tests/distributed/conftest.py: in several processes the first would make it while the others wait.
-TRAINED = {"test_equality.py", "test_traffic.py", "test_updates.py"}
+# Files that run in one process, by the name of what they share: the fixture `trained` of tests/distributed/conftest.py, which in several processes
+# the first would make while the others wait; and the fixture `one_spark` of tests/preproc/conftest.py, whose start in each process takes seconds.
+SHARED = dict.fromkeys(("test_equality.py", "test_traffic.py", "test_updates.py"), "trained")
+SPARK = ("test_criteo_spark.py", "test_two_steps.py", "test_outbrain_spark.py", "test_extra_columns.py", "test_table_spark.py")
+SHARED |= dict.fromkeys(SPARK, "spark")
 # Files that take minutes start first, so that none of them runs alone at the end.
 LONG = (
     "test_equality",
@@ -32,26 +36,30 @@ LONG = (
     "test_launcher",
     "test_failures",
     "test_campaign",
+    "test_curves",
+    "test_criteo_spark",
     "test_fuzz",
     "test_benchmarks",
 )
 
 
 class ByFile(LoadFileScheduling):
-    """A scheduler that runs a file's tests in one process, and all files of `TRAINED` in one process, too."""
+    """A scheduler that runs a file's tests in one process, and those of all files that share something, too."""
 
     def _split_scope(self, nodeid):
         scope = super()._split_scope(nodeid)
-        return "trained" if Path(scope).name in TRAINED else scope
+        return SHARED.get(Path(scope).name, scope)
 
 
 def pytest_configure(config):
+    if config.getoption("long"):
+        settings.load_profile("long")
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # would sort files by their number of tests, which says little about their time
 
 
 def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="also run tests marked slow: a run of each benchmark")
+    parser.addoption("--long", action="store_true", help="also run tests marked slow, as a run of each benchmark, and draw more cases")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -14,7 +14,7 @@ def figures(document, *flags, sample=None):
     environment = {name: value for name, value in os.environ.items() if name != "CRITEO_SAMPLE_DIR"}
     environment |= {"CRITEO_SAMPLE_DIR": str(sample)} if sample else {}
     command = [sys.executable, str(SCRIPT), *flags, str(document)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=240)
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ COMMANDS = [(path, line) for path in DOCUMENTS for line in commands(path)]
 
 @functools.cache
 def known_flags(*program):
-    result = subprocess.run([sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, f"{' '.join(program)} --help: {result.stderr}"
     return set(re.findall(r"--[\w-]+", result.stdout))
 

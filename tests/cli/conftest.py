@@ -4,7 +4,7 @@ import shutil
 import sys
 
 import pytest
-from runs import TRAIN, Result, child, read_log, write_dataset
+from runs import TRAIN, Result, here, read_log, write_dataset
 
 import dlrm
 from utils.commands import run_command
@@ -32,9 +32,9 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def trained(dataset, tmp_path_factory):
-    """Train a model in a process of its own; return its folder and the run's Result."""
+    """Train a model; return its folder and the run's Result."""
     folder = tmp_path_factory.mktemp("trained")
-    result = child(folder, "--dataset_path", dataset, *TRAIN, "--epochs", "3", "--print_freq", "10", "--save_checkpoint_path", folder / "checkpoint")
+    result = here(folder, "--dataset_path", dataset, *TRAIN, "--epochs", "3", "--print_freq", "10", "--save_checkpoint_path", folder / "checkpoint")
     assert result.code == 0, result.err
     return folder / "checkpoint", result
 

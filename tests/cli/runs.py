@@ -3,17 +3,22 @@
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import yaml
 
+import dlrm
 from dataloading.feature_spec import generator_spec
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
+from utils.commands import run_command
 
 ROOT = Path(__file__).parents[2]
 CARDINALITIES = (50, 300, 7)  # stored as int8, int16, int8
@@ -60,8 +65,25 @@ def child(folder, *flags):
     """Run dlrm.py in a child process, as its users do."""
     log = folder / "child.json"
     command = [sys.executable, str(ROOT / "dlrm.py"), "--log_path", str(log), *map(str, flags)]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     return Result(result.returncode, result.stdout, result.stderr, read_log(log))
+
+
+def here(folder, *flags, main=dlrm.main, program="dlrm.py"):
+    """Run dlrm.py, or the `main` of another program, in this process, which saves the seconds of importing TensorFlow once more.
+
+    The output is Python's: what TensorFlow's libraries write is not in it.
+    """
+    log = folder / "here.json"
+    log.unlink(missing_ok=True)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", [program, "--log_path", str(log), *map(str, flags)])
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run_command(main, program)
+        for file in (out, err):
+            file.seek(0)
+        return Result(code, out.read(), err.read(), read_log(log))
 
 
 def write_dataset(folder, cardinalities=CARDINALITIES, rows=ROWS):

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import polars
 import pytest
-from runs import ROOT, TRAIN, child, edit_spec, write_dataset
+from runs import ROOT, TRAIN, edit_spec, here, write_dataset
 
 import dlrm
 from utils.checkpoint.folder import complete_steps, pointed
@@ -27,7 +27,7 @@ def evaluations(result, key="auc"):
 def kept(dataset, tmp_path_factory):
     """Train with `--keep_best_checkpoint`; return the folder of checkpoints and the run's Result."""
     folder = tmp_path_factory.mktemp("kept")
-    result = child(folder, "--dataset_path", dataset, *WORSENS, "--keep_best_checkpoint", "--save_checkpoint_path", folder / "c")
+    result = here(folder, "--dataset_path", dataset, *WORSENS, "--keep_best_checkpoint", "--save_checkpoint_path", folder / "c")
     assert result.code == 0, result.err
     assert pointed(folder / "c/best") != pointed(folder / "c/latest")
     return folder / "c", result

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import planted
 import pytest
-from runs import SMALL, child, edit_spec
+from runs import SMALL, edit_spec, here
 
 from dataloading.feature_spec import Categorical, FeatureSpec
 from dataloading.tf_raw import TfRawWriter
@@ -21,7 +21,7 @@ def model(request, tmp_path_factory):
     """Train on planted data, with or without a copied feature; return whether, the dataset and the checkpoint."""
     folder = tmp_path_factory.mktemp("planted")
     data = planted.write(folder / "data", copy=request.param)
-    assert child(folder, "--dataset_path", data, *planted.FLAGS, "--save_checkpoint_path", folder / "c").code == 0
+    assert here(folder, "--dataset_path", data, *planted.FLAGS, "--save_checkpoint_path", folder / "c").code == 0
     return request.param, data, folder / "c"
 
 

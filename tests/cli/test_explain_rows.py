@@ -7,7 +7,7 @@ import planted
 import polars as pl
 import pytest
 import yaml
-from runs import child
+from runs import here
 
 import dlrm
 from preproc.table import command as table
@@ -18,7 +18,7 @@ from utils.errors import UserError
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("planted")
     planted.write(folder / "data")
-    result = child(folder, "--dataset_path", folder / "data", *planted.FLAGS, "--save_checkpoint_path", folder / "c")
+    result = here(folder, "--dataset_path", folder / "data", *planted.FLAGS, "--save_checkpoint_path", folder / "c")
     assert result.code == 0, result.err
     return folder
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import polars
 import pytest
-from runs import child, edit_spec
+from runs import child, edit_spec, here
 
 import dlrm
 from dataloading.bayes import bayes_metrics
@@ -81,8 +81,8 @@ def columns(folder, numerical=("price", "age"), count=None):
 def test_evaluation_predictions_and_python_api_agree(trained, data, tmp_path):
     path, auc = trained
     flags = ("--cpu", "--dataset_path", data[0], "--restore_checkpoint_path", path)
-    assert child(tmp_path, "--mode", "eval", *flags).final["auc"] == auc
-    assert child(tmp_path, "--mode", "predict", "--predictions_path", tmp_path / "p.parquet", *flags).code == 0
+    assert here(tmp_path, "--mode", "eval", *flags).final["auc"] == auc
+    assert here(tmp_path, "--mode", "predict", "--predictions_path", tmp_path / "p.parquet", *flags).code == 0
     predicted = polars.read_parquet(tmp_path / "p.parquet")["score"].to_numpy()
     given = columns(data[0])
     lists = given | {name: values.tolist() for name, values in given.items() if values.ndim == 2}

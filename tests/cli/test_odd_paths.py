@@ -20,7 +20,7 @@ def start(*words, folder, variables=()):
     """Run a command in a folder; return its exit code, its standard error and the names then in the folder."""
     words = [sys.executable, *(ROOT / word if word in ("dlrm.py", "wide_and_deep.py", "scripts/elastic") else word for word in words)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | dict(variables)
-    result = subprocess.run(list(map(str, words)), cwd=folder, env=environment, capture_output=True, text=True, errors="replace", timeout=120)
+    result = subprocess.run(list(map(str, words)), cwd=folder, env=environment, capture_output=True, text=True, errors="replace", timeout=240)
     return result.returncode, result.stderr, sorted(os.listdir(folder))
 
 

@@ -19,7 +19,7 @@ def shell(folder, script, *flags, around=()):
     """Run a shell script in which `dlrm` is dlrm.py with the flags; return the completed process with its output."""
     command = " ".join(f"'{word}'" for word in (sys.executable, "-u", ROOT / "dlrm.py", *flags))
     words = [*around, "bash", "-c", f'dlrm() {{ {command} "$@"; }}; {script}']
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120)
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
 @pytest.fixture
@@ -106,6 +106,6 @@ def test_predictions_on_a_full_disk_are_a_one_line_error(dataset, trained, tmp_p
 def test_plan_on_a_full_standard_output_is_an_error(dataset):
     command = [sys.executable, ROOT / "dlrm.py", "--mode", "plan", "--dataset_path", dataset, "--plan_workers", "2"]
     with open("/dev/full", "w") as full:
-        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=240)
     assert result.returncode == 1
     assert result.stderr == "dlrm.py: error: standard output (/dev/full): No space left on device\n"

@@ -139,9 +139,9 @@ def test_messages_begin_with_the_programs_name(program, tmp_path):
     folders = ("--model_dir", tmp_path / "m", "--results_dir", tmp_path / "r")
     for flags in (("--num_epochs", "0"), ("--nothing", "1"), ("--dataset_path", tmp_path / "d", "--use_checkpoint", *folders)):
         command = [sys.executable, ROOT / program, *map(str, flags)]
-        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
         assert result.returncode == 1 and all(line.startswith(f"{program}: ") for line in result.stderr.splitlines()), result.stderr
-    result = subprocess.run([sys.executable, ROOT / program, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run([sys.executable, ROOT / program, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert result.stdout.startswith(f"usage: {program} ")
 
 
@@ -154,7 +154,7 @@ try:
 finally:
     print("tensorflow" in sys.modules)
 """
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert result.stdout.rstrip().endswith("False") and "--deep_warmup_epochs" in result.stdout and "--use_checkpoint" in result.stdout, result
 
 

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import polars
 import pytest
-from runs import ROOT, child
+from runs import ROOT, child, here
 from test_lists import write  # a dataset whose feature tags has lists and pooling: mean
 
 import dlrm
@@ -46,7 +46,7 @@ def older(data, tmp_path_factory):
     """Write a checkpoint as older versions did, whose manifest does not say how the linear part pools; return the folder of checkpoints."""
     folder = tmp_path_factory.mktemp("older")
     flags = ("--dataset_path", data, *FLAGS, "--epochs", "1", "--wide_pooling", "feature")
-    assert child(folder, *flags, "--save_checkpoint_path", folder / "c").code == 0
+    assert here(folder, *flags, "--save_checkpoint_path", folder / "c").code == 0
     path = pointed(folder / "c/latest") / manifest.NAME
     content = json.loads(path.read_text())
     del content["config"]["wide_pooling"], content["model"]["wide_pooling"], content["checksum"]
@@ -98,7 +98,7 @@ def test_gradient_of_the_linear_part_is_that_of_the_sum(tmp_path):
     """A row's gradient is that of the sum, not divided by the number of ids in its list; one step of FTRL from zero is computed by hand."""
     write(tmp_path / "data", (), {"train": 4000, "test": 500})
     flags = ("--dataset_path", tmp_path / "data", *FLAGS, "--embedding_zeros_initializer", "--batch_size", "4000", "--max_steps", "1")
-    assert child(tmp_path, *flags, "--save_checkpoint_path", tmp_path / "c").code == 0
+    assert here(tmp_path, *flags, "--save_checkpoint_path", tmp_path / "c").code == 0
     split = TfRawSplit(FeatureSpec.from_yaml(tmp_path / "data/feature_spec.yaml"), "train")
     ids, labels = split.read_ids(3, 0, 4000), split.read_labels(0, 4000)
     split.close()
@@ -117,10 +117,10 @@ def test_older_checkpoint_keeps_its_scores_with_one_warning(data, older, tmp_pat
     assert capfd.readouterr().err == f"dlrm.load: warning: {AVERAGES}; a new model sums them, as published\n"
     np.testing.assert_allclose(found.score(columns), expected_scores(older, columns, True), atol=1e-6, rtol=0)
     flags = ("--dataset_path", data, "--cpu", "--restore_checkpoint_path", older)
-    predicted = child(tmp_path, *flags, "--mode", "predict", "--predictions_path", tmp_path / "p.parquet")
+    predicted = here(tmp_path, *flags, "--mode", "predict", "--predictions_path", tmp_path / "p.parquet")
     assert predicted.err.count("\n") == 1 and AVERAGES in predicted.err
     np.testing.assert_array_equal(polars.read_parquet(tmp_path / "p.parquet")["score"].to_numpy(), found.score(columns))
-    exported = child(tmp_path, *flags, "--mode", "export", "--export_path", tmp_path / "r")
+    exported = here(tmp_path, *flags, "--mode", "export", "--export_path", tmp_path / "r")
     assert exported.code == 0 and exported.err.count(AVERAGES) == 1
     served = dlrm.load(tmp_path / "r/dlrm/1/checkpoint", mmap=True)
     np.testing.assert_allclose(served.score(columns), found.score(columns), atol=1e-6, rtol=0)
@@ -128,18 +128,18 @@ def test_older_checkpoint_keeps_its_scores_with_one_warning(data, older, tmp_pat
 
 def test_older_run_resumes_with_its_pooling(data, older, tmp_path):
     flags = ("--dataset_path", data, "--cpu", "--restore_checkpoint_path", older, "--epochs", "2", "--save_checkpoint_path", tmp_path / "c")
-    resumed = child(tmp_path, *flags)
+    resumed = here(tmp_path, *flags)
     assert resumed.code == 0 and resumed.err.count("\n") == 1 and AVERAGES in resumed.err
     assert Checkpoint(tmp_path / "c").manifest["model"]["wide_pooling"] == "feature"
-    whole = child(tmp_path, "--dataset_path", data, *FLAGS, "--epochs", "2", "--wide_pooling", "feature")
+    whole = here(tmp_path, "--dataset_path", data, *FLAGS, "--epochs", "2", "--wide_pooling", "feature")
     assert resumed.final["auc"] == whole.final["auc"]
-    changed = child(tmp_path, *flags, "--wide_pooling", "sum")
+    changed = here(tmp_path, *flags, "--wide_pooling", "sum")
     assert changed.code == 1 and "--wide_pooling sum: the checkpoint's model has feature" in changed.err
 
 
 def test_wide_pooling_without_effect_is_warned_about(data, tmp_path):
     flags = ("--dataset_path", data, "--cpu", "--interaction", "cat", "--embedding_dim", "4", "--bottom_mlp_dims", "8,4", "--top_mlp_dims", "8,1")
-    result = child(tmp_path, *flags, "--max_steps", "1", "--wide_pooling", "feature")
+    result = here(tmp_path, *flags, "--max_steps", "1", "--wide_pooling", "feature")
     assert "--wide_pooling has no effect without --interaction wide_and_deep" in result.err
     help_text = subprocess.run([sys.executable, ROOT / "wide_and_deep.py", "--help"], capture_output=True, text=True, check=True).stdout
     assert "--wide_pooling" in help_text

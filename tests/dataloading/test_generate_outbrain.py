@@ -143,7 +143,7 @@ def test_existing_files_are_kept(tmp_path):
 def test_failed_write_is_one_line_error_and_leaves_no_files(tmp_path, blocks):
     flags = ["--dst", str(tmp_path / "new" / "raw"), "--displays", "2000"]
     words = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", sys.executable, "-m", "dataloading.generate_outbrain", *flags]
-    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 1
     said = rf"dataloading.generate_outbrain: error: {tmp_path}/new/raw/\.writing-\w+/\w+\.(csv|parquet): File too large"
     assert re.fullmatch(said, result.stderr.strip())

@@ -268,7 +268,7 @@ def test_generator_specification_is_not_a_stored_dataset(source, tmp_path):
 def test_exit_codes_of_the_command(source, tmp_path):
     def command(*flags):
         words = [sys.executable, "-m", "dataloading.transcribe", "--src_dataset_type", "synthetic", "--src_dataset_path", str(source), *flags]
-        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240)
 
     sound = ("--dst_dataset_path", str(tmp_path / "d"), "--max_batches_train", "1", "--max_batches_test", "1", "--src_batch_size", "10")
     assert command(*sound).returncode == 0

@@ -151,7 +151,7 @@ def test_block_size_does_not_change_the_statistics(dataset, monkeypatch, capsys)
 
 def test_exit_codes_of_the_command(dataset):
     def command(*flags):
-        return subprocess.run([sys.executable, "-m", "dataloading.validate", *flags], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        return subprocess.run([sys.executable, "-m", "dataloading.validate", *flags], cwd=ROOT, capture_output=True, text=True, timeout=240)
 
     assert command("--dataset_path", str(dataset)).returncode == 0
     put(dataset / "train" / "label.bin", np.uint8, 4, 2)

@@ -15,6 +15,7 @@ from utils.commands import run_command
 
 
 def main(commands: list[list[str]]) -> int:
+    """Run the command lines; return the exit code of the first that fails, or 0."""
     for words in commands:
 
         def one(words=words) -> None:

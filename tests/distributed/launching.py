@@ -114,6 +114,13 @@ def dlrm(workers: int, *flags, **options) -> Launch:
     return launch(workers, sys.executable, "-u", ROOT / "dlrm.py", *flags, **options)
 
 
+def in_process(*flags) -> None:
+    """Run dlrm.py on one worker in this process, which saves the start of another one; raise UserError where the run fails."""
+    from run.command import do
+
+    do(list(map(str, flags)), "dlrm.py", "")
+
+
 def processes(mark: str) -> dict[int, tuple[int | None, list[str]]]:
     """Return the processes of a launch by id: the rank, None for a process that is no worker, and the command's words."""
     found = {}

@@ -25,7 +25,7 @@ def start(*workers, variables=({}, {}), clones=(ROOT, ROOT)):
     for rank, (flags, own, folder) in enumerate(zip(workers, variables, clones, strict=True)):
         words += [":"] * (rank > 0) + ["-np", "1", "env", *(f"{name}={value}" for name, value in own.items())]
         words += [sys.executable, "-u", folder / "dlrm.py", *map(str, flags)]
-    return launch(1, *words, limit_s=120)
+    return launch(1, *words, limit_s=240)
 
 
 @pytest.mark.parametrize("odd", [0, 1, 2])
@@ -161,7 +161,7 @@ def test_a_folder_that_the_workers_do_not_share_is_noticed(dataset, tmp_path):
     for rank, folder in enumerate(folders):
         words += [":"] * (rank > 0) + ["-np", "1", "sh", "-c", script, folder, sys.executable, ROOT / "dlrm.py"]
         words += ["--dataset_path", dataset, *RUN, "--save_checkpoint_path", "c"]
-    result = launch(1, *words, limit_s=120)
+    result = launch(1, *words, limit_s=240)
     assert result.code != 0 and len(result.errors) == 1, result.err
     assert "worker 1: --save_checkpoint_path c: this worker does not see the files that the first one writes there" in result.errors[0]
     assert not any((folders[0] / "c").iterdir())

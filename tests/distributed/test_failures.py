@@ -10,7 +10,7 @@ from launching import ROOT, dlrm, launch, wait_for
 from small_data import FLAGS, write_dataset
 
 LIMIT_S = 60  # limit from the failure to the end of the last process
-START_S = 120  # limit for the start
+START_S = 240  # limit for the start and ten steps, on a busy machine, too
 
 
 def run(*flags, during=None, **options):
@@ -25,7 +25,7 @@ def after_some_steps(action):
     """Return a `during` of `launch` that runs the action after ten steps and waits for the launcher to end."""
 
     def during(running):
-        wait_for(lambda: "step 10/" in running.out, "ten steps")
+        wait_for(lambda: "step 10/" in running.out, "ten steps", START_S)
         action(running)
         running.end_within(LIMIT_S)
 

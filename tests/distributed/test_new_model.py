@@ -1,8 +1,9 @@
 """Tests of a user-defined model: a logistic regression, defined only in this file, works with every command.
 
-Run as a program, this file is dlrm.py with one more value of --interaction.
+Run as a program, this file is dlrm.py with one more value of --interaction; its argument is a file of command lines, as that of `commands.py`.
 """
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,16 @@ import polars
 import pytest
 import tensorflow as tf
 
-import dlrm
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from model.architectures import register
 from model.architectures.architecture import NUMERICALS, Architecture
 from model.layers.mlp import Mlp
 from model.sharded_model import ShardedModel
+from tests.distributed import commands
 from tests.distributed.launching import launch
 from tests.distributed.small_data import write_dataset
 from utils.checkpoint.reading import Checkpoint
-from utils.commands import run_command
 
 NAME = "logistic_regression"
 
@@ -80,10 +80,12 @@ FLAGS = ("--cpu", "--interaction", NAME, "--embedding_dim", "1", "--batch_size",
 TRAIN = (*FLAGS, "--optimizer", "adam", "--learning_rate", "0.02", "--gradient_slices", "2", "--epochs", "2")
 
 
-def run(workers, *flags):
-    outcome = launch(workers, sys.executable, PROGRAM, *flags)
+def run(workers, folder, *lines):
+    """Run command lines in turn in one launch."""
+    path = folder / f"commands-{workers}.json"
+    path.write_text(json.dumps([list(map(str, flags)) for flags in lines]))
+    outcome = launch(workers, sys.executable, PROGRAM, path)
     assert outcome.code == 0, outcome.err
-    return outcome
 
 
 def arrays(folder):
@@ -110,9 +112,8 @@ def trained(dataset, tmp_path_factory):
     for workers in (1, 2):
         names = {name: folder / f"{name}{workers}" for name in ("whole", "broken")}
         common = ("--dataset_path", dataset, *TRAIN, "--log_path", "")
-        run(workers, *common, "--save_checkpoint_path", names["whole"])
-        run(workers, *common, "--save_checkpoint_path", names["broken"], "--max_steps", "7")
-        run(workers, *common, "--save_checkpoint_path", names["broken"], "--resume", "auto")
+        broken = (*common, "--save_checkpoint_path", names["broken"])
+        run(workers, folder, (*common, "--save_checkpoint_path", names["whole"]), (*broken, "--max_steps", "7"), (*broken, "--resume", "auto"))
         found[workers] = names
     return found
 
@@ -139,9 +140,13 @@ def test_model_trains_equally_on_one_worker_and_on_two(trained):
 
 def test_model_evaluates_predicts_and_exports(trained, dataset, tmp_path):
     common = ("--dataset_path", dataset, *FLAGS, "--restore_checkpoint_path", trained[2]["whole"], "--log_path", tmp_path / "log")
-    run(1, *common, "--mode", "eval")
-    run(1, *common, "--mode", "predict", "--predictions_path", tmp_path / "scores.parquet")
-    run(1, *common, "--mode", "export", "--export_path", tmp_path / "models", "--formats", "savedmodel,onnx")
+    run(
+        1,
+        tmp_path,
+        (*common, "--mode", "eval"),
+        (*common, "--mode", "predict", "--predictions_path", tmp_path / "scores.parquet"),
+        (*common, "--mode", "export", "--export_path", tmp_path / "models", "--formats", "savedmodel,onnx"),
+    )
     scores = polars.read_parquet(tmp_path / "scores.parquet")["score"].to_numpy()
     logits = by_hand(arrays(trained[2]["whole"]), TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test"))
     np.testing.assert_allclose(scores, 1 / (1 + np.exp(-logits)), atol=1e-6)
@@ -150,4 +155,4 @@ def test_model_evaluates_predicts_and_exports(trained, dataset, tmp_path):
 
 if __name__ == "__main__":
     register(NAME, LogisticRegressionArchitecture())
-    sys.exit(run_command(dlrm.main, "dlrm.py"))
+    sys.exit(commands.main(json.loads(Path(sys.argv[1]).read_text())))

@@ -1,4 +1,4 @@
-"""A run that is killed ten times at random and resumed has the curves of an unbroken run, point by point."""
+"""A run that is killed at random, again and again, and resumed has the curves and the weights of an unbroken run: every figure, every bit."""
 
 import json
 import random
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from victim import Victim
+from victim import Victim, differing
 
 from tests.cli.runs import write_dataset
 
@@ -94,9 +94,9 @@ def unbroken(tmp_path_factory, dataset):
 
 @pytest.mark.parametrize(
     ("workers", "more", "kills"),
-    [(1, (), KILLS), (2, HALF, 2), pytest.param(2, (), KILLS, marks=pytest.mark.slow)],
+    [(1, (), 3), (2, HALF, 2), *(pytest.param(workers, (), KILLS, marks=pytest.mark.slow) for workers in (1, 2))],
 )
-def test_killed_run_has_the_curves_of_an_unbroken_one(tmp_path, dataset, unbroken, workers, more, kills):
+def test_killed_run_has_the_curves_and_weights_of_an_unbroken_one(tmp_path, dataset, unbroken, workers, more, kills):
     draw, expected, log, killed = random.Random(workers), curves(unbroken(workers, more)), tmp_path / "cut.json", 0
     while True:
         run, begin = started(tmp_path, "cut", dataset, workers, more), last_step(log)
@@ -112,6 +112,7 @@ def test_killed_run_has_the_curves_of_an_unbroken_one(tmp_path, dataset, unbroke
     assert found.keys() == expected.keys()
     for key, figures in expected.items():
         assert found[key] == figures, key
+    assert differing(unbroken(workers, more).with_suffix(""), tmp_path / "cut") == []
     resumed = [entry["data"]["resumed_step"] for entry in entries(log) if entry["step"] == "RUN"]
     assert sum(step is not None for step in resumed) >= kills - 2  # a kill before the first checkpoint begins anew
 

@@ -26,7 +26,8 @@ from utils.dialects.command_line import parse
 from utils.distributed import World
 from utils.errors import UserError
 
-CASES = settings(max_examples=300, deadline=5000, suppress_health_check=list(HealthCheck), database=None, derandomize=True)
+# A case that takes a minute hangs. The number of cases is the default of Hypothesis, and 300 with --long.
+CASES = settings(deadline=60_000, suppress_health_check=list(HealthCheck), database=None, derandomize=True)
 
 scalars = st.one_of(
     st.none(),
@@ -96,13 +97,16 @@ def dataset(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("data") / "dataset")
 
 
+@pytest.fixture(scope="module")
+def specification(dataset):
+    return yaml.safe_load((dataset / "feature_spec.yaml").read_text())
+
+
 @CASES
 @given(st.data())
-def test_spoiled_feature_specification_gives_one_line(dataset, data):
-    document = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
-    text = yaml.safe_dump(data.draw(spoiled(document)), sort_keys=False)
+def test_spoiled_feature_specification_gives_one_line(dataset, specification, data):
     path = dataset / "spoiled.yaml"
-    path.write_text(text)
+    path.write_text(yaml.safe_dump(data.draw(spoiled(specification)), sort_keys=False))
 
     def use():
         spec = FeatureSpec.from_yaml(path)
@@ -114,21 +118,22 @@ def test_spoiled_feature_specification_gives_one_line(dataset, data):
     one_line(use)
 
 
+@pytest.fixture(scope="module")
+def generated(dataset):
+    flags = ("--dataset_type", "synthetic", "--synthetic_dataset_use_feature_spec", "--dataset_path", str(dataset), "--batch_size", "4")
+    return parse(list(flags), "").data
+
+
 @CASES
 @given(st.data())
-def test_spoiled_generator_specification_gives_one_line(dataset, data):
-    document = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
-    document["source_spec"] = {}
+def test_spoiled_generator_specification_gives_one_line(dataset, specification, generated, data):
     path = dataset / "spoiled_generator.yaml"
-    path.write_text(yaml.safe_dump(data.draw(spoiled(document)), sort_keys=False))
+    path.write_text(yaml.safe_dump(data.draw(spoiled(specification | {"source_spec": {}})), sort_keys=False))
 
     def use():
-        config = parse(
-            ["--dataset_type", "synthetic", "--synthetic_dataset_use_feature_spec", "--dataset_path", str(dataset), "--batch_size", "4"], ""
-        ).data
         spec = FeatureSpec.from_yaml(path)
-        table_rows(config, spec)
-        open_split(config, spec, "train", 0, print).fingerprint()
+        table_rows(generated, spec)
+        open_split(generated, spec, "train", 0, print).fingerprint()
 
     one_line(use)
 
@@ -197,13 +202,18 @@ def test_spoiled_array_description_gives_one_line(checkpoint, data):
         listing.write_text(manifest_text)
 
 
+@pytest.fixture(scope="module")
+def flags():
+    """Return all flags and their defaults, as a YAML file gives them."""
+    defaults = parse(["--dataset_type", "synthetic"], "").flat()
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
+
+
 @CASES
 @given(st.data())
-def test_spoiled_yaml_configuration_gives_one_line(tmp_path_factory, data):
-    defaults = parse(["--dataset_type", "synthetic"], "").flat()
-    document = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
+def test_spoiled_yaml_configuration_gives_one_line(tmp_path_factory, flags, data):
     path = tmp_path_factory.getbasetemp() / "config.yaml"
-    path.write_text(yaml.safe_dump(data.draw(spoiled(document)), sort_keys=False))
+    path.write_text(yaml.safe_dump(data.draw(spoiled(flags)), sort_keys=False))
     one_line(lambda: parse(["--config", str(path)], ""))
 
 

@@ -4,6 +4,7 @@ int main() {
   TestElements();
   TestRows();
   TestDense();
+  TestBatchNorm();
   TestColumns();
   TestInteraction();
   TestScorer();

@@ -85,7 +85,7 @@ def test_wandb_has_each_figure_once(log, tmp_path):
         "Weights & Biases", log, tmp_path, WANDB_MODE="offline", WANDB_SILENT="true", WANDB_DIR=str(tmp_path), HOME=str(tmp_path), DO_NOT_TRACK="true"
     )
     (stored,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    result = subprocess.run([PYTHON, Path(__file__).with_name("wandb_reader.py"), stored], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([PYTHON, Path(__file__).with_name("wandb_reader.py"), stored], capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert [(point["_step"], point["train/loss"]) for point in found["history"]] == LOSSES

@@ -63,7 +63,7 @@ class Install:
     def run(self, *flags, **environment):
         self.calls.write_text("")
         return subprocess.run(
-            ["bash", "scripts/install", *flags], cwd=self.folder, env=self.environment | environment, capture_output=True, text=True, timeout=60
+            ["bash", "scripts/install", *flags], cwd=self.folder, env=self.environment | environment, capture_output=True, text=True, timeout=240
         )
 
     def requirements(self):
@@ -194,7 +194,7 @@ def test_environment_of_trackers_is_made_once_and_only_on_request(install):
     result = install.run("--trackers")
     assert result.returncode == 0 and "installing TensorBoard" in result.stderr, result.stderr
     first = link.resolve()
-    assert first.parent.name == "cache" and subprocess.run([link / "bin/python", "-c", ""], timeout=60).returncode == 0
+    assert first.parent.name == "cache" and subprocess.run([link / "bin/python", "-c", ""], timeout=240).returncode == 0
     result = install.run("--trackers")
     assert result.returncode == 0 and "installing" not in result.stderr
     (install.folder / "requirements-trackers.txt").write_text("# other pins\nno such package\n")

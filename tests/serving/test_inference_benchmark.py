@@ -6,9 +6,12 @@ import math
 import subprocess
 import sys
 
+import pytest
+
 from tests.children import ROOT
 
 
+@pytest.mark.slow
 def test_benchmark_measures_the_scorer_and_its_peers(tmp_path):
     words = ["--quick", "--ways", "scorer,savedmodel,litert", "--json", tmp_path / "figures.json", "--folder", tmp_path]
     command = [sys.executable, "-m", "benchmarks.inference", *map(str, words)]

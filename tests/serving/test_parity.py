@@ -157,7 +157,7 @@ def test_a_saved_model_loads_in_a_process_without_this_project(tmp_path):
         "print(p.shape.as_list(), float(p[0, 0]))"
     )
     folder = tmp_path / "r/dlrm_savedmodel/1/model.savedmodel"
-    result = subprocess.run([sys.executable, "-I", "-c", code, folder], cwd="/", capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-I", "-c", code, folder], cwd="/", capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
     loaded = dlrm.load(checkpoint, mmap=True)
     expected = loaded.score({name: [0] for name in loaded.columns})[0]

@@ -65,7 +65,7 @@ def test_taskset_confirms_the_affinity(affinity):
         "import os, sys; from run.affinity import set_affinity; set_affinity(sys.argv[1], False, 0, 2);"
         "os.execvp('taskset', ['taskset', '-cp', str(os.getpid())])"
     )
-    result = subprocess.run([sys.executable, "-c", code, affinity], capture_output=True, text=True, check=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code, affinity], capture_output=True, text=True, check=True, timeout=240)
     allowed = frozenset(os.sched_getaffinity(0))
     expected = allowed if affinity == DISABLED else processors(affinity, this_machine(allowed, False), 0, 2)
     shown = result.stdout.rsplit(":", 1)[1].strip()

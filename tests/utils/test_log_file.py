@@ -191,7 +191,7 @@ def test_standard_output_in_a_file_keeps_both(tmp_path):
     out = tmp_path / "out.txt"
     words = "from utils.logging import RunLog; print('before', flush=True); RunLog('/dev/stdout', {}).close(); print('after', flush=True)"
     with out.open("w") as file:
-        subprocess.run([sys.executable, "-c", words], stdout=file, check=True, timeout=60, cwd=Path(__file__).parents[2])
+        subprocess.run([sys.executable, "-c", words], stdout=file, check=True, timeout=240, cwd=Path(__file__).parents[2])
     lines = out.read_text().splitlines()
     assert lines[0] == "before" and lines[-1] == "after" and lines[1].startswith("DLLL ") and names(tmp_path) == ["out.txt"]
 

@@ -250,5 +250,5 @@ def test_ten_trillion_parameters_on_1024_workers_take_seconds():
 @pytest.mark.parametrize("module", ["model.embedding.placement", "model.embedding.plan"])
 def test_importing_it_loads_no_tensorflow(module):
     code = f"import sys, {module}; print([name for name in ('tensorflow', 'keras', 'horovod') if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert result.stdout == "[]\n", result.stdout + result.stderr

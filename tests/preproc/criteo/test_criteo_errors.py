@@ -24,7 +24,7 @@ GOOD = "1" + "\t5" * 13 + "\tab" * 26 + "\n"
 
 def run(*arguments) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "preproc.criteo", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
 
 
 def flags(folder: Path, train: bytes = GOOD.encode(), test: bytes = GOOD.encode()) -> list[str]:
@@ -53,7 +53,7 @@ def test_help_names_every_flag_and_loads_no_tensorflow():
     for flag in ("train", "test", "dst", "frequency_threshold", "numerical_transform", "bad_lines", "overwrite", "block_bytes"):
         assert f"--{flag}" in result.stdout
     code = "import preproc.criteo, sys; assert not {'tensorflow', 'horovod', 'model'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=240)
 
 
 @pytest.mark.parametrize("value", ["-1", "x", "1.5", ""])
@@ -200,7 +200,7 @@ def test_next_run_removes_the_files_of_a_killed_run(tmp_path, capsys):
 
 def test_full_disk_is_a_one_line_error_and_leaves_no_files(tmp_path):
     command = ["unshare", "-rm", sys.executable, Path(__file__).with_name("full_disk.py"), tmp_path]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     if result.returncode == 77 or "unshare" in result.stderr:
         pytest.skip("this machine allows no mount")
     files = []
@@ -218,7 +218,7 @@ def test_full_disk_is_a_one_line_error_and_leaves_no_files(tmp_path):
 def test_file_size_limit_is_a_one_line_error_with_the_path(tmp_path):
     arguments = flags(tmp_path, train=b"".join(b"1" + b"\t5" * 13 + b"\t%x" % i * 26 + b"\n" for i in range(4000)))
     words = ["sh", "-c", 'ulimit -f 20; exec "$@"', "sh", sys.executable, "-m", "preproc.criteo", *arguments]
-    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 1
     assert re.fullmatch(rf"preproc.criteo: error: {tmp_path}/out/\.\S+: File too large\n", result.stderr)
     assert not (tmp_path / "out").exists()

@@ -126,6 +126,6 @@ def test_spark_submit(logs, tmp_path):
     assert result.returncode == 0, result.stderr
     assert tree(tmp_path / "spark") == tree(tmp_path / "polars") and " INFO " not in result.stderr.partition("Setting Spark log level")[2]
     assert result.stdout.startswith(f"{tmp_path / 'spark'}: train 501 rows")
-    result = subprocess.run([sys.executable, ROOT / "preproc" / "spark_submit.py", "other"], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, ROOT / "preproc" / "spark_submit.py", "other"], capture_output=True, text=True, timeout=240)
     said = "spark_submit.py: error: other: expected one of preproc.criteo, preproc.outbrain, preproc.table and its flags\n"
     assert (result.returncode, result.stderr) == (1, said)

@@ -164,5 +164,5 @@ def test_dictionaries_keep_the_transform(raw, tmp_path):
 
 def test_script_names_itself(tmp_path):
     command = [sys.executable, ROOT / "preproc/spark_data_utils.py", "--mode", "transform"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 1 and result.stderr.startswith("spark_data_utils.py: error: ") and result.stderr.count("\n") == 1

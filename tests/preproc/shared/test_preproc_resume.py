@@ -67,7 +67,7 @@ def visible(folder: Path) -> dict[str, bytes]:
 def killed_at(point: int, command, destination: Path, flags: list[str]) -> bool:
     """Return True if the run was killed; it is not where it makes fewer file operations."""
     words = [sys.executable, ROOT / "tests/preproc/killed_at.py", point, command.__name__, destination, *flags, "--resume"]
-    result = subprocess.run(list(map(str, words)), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(list(map(str, words)), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode in (0, -signal.SIGKILL), result.stderr
     return result.returncode != 0
 
