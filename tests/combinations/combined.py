@@ -68,7 +68,7 @@ NUMERICAL = ("x", "y", "z")
 
 
 class Combination(NamedTuple):
-    """What a run trains with; the names are keys of the tables of flags above."""
+    """The model of a run and the ways in which it trains; the names are keys of the tables of flags above."""
 
     model: str
     optimizer: str

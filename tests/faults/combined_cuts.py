@@ -1,6 +1,7 @@
 """Random combinations of what a model can be trained with, each cut at random steps and resumed; ./scripts/test cuts only every pair of values."""
 
 import contextlib
+import gc
 import io
 import random
 import shutil
@@ -51,6 +52,7 @@ def _cut_all(folder: Path, combinations: list[Combination], seed: int) -> Row:
         print(f"  {one}: {CUTS} cuts, {run.position['skipped_steps']} steps skipped, {run.position['rate_reductions']} reductions", flush=True)
         run.release()
         shutil.rmtree(folder / "runs")
+        gc.collect()  # graphs refer to themselves
     row.outcome |= {what: number for what, number in with_all.items() if number}
     return row
 
