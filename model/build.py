@@ -7,6 +7,7 @@ from model.architectures.architecture import Layers
 from model.compilation import compiled
 from model.embedding.distributed import DistributedEmbedding
 from model.embedding.placement import Placement
+from model.layers.mlp import Norm
 from model.native import native_operations
 from model.sharded_model import ShardedModel
 from utils.config.options import ModelConfig
@@ -54,7 +55,8 @@ def with_tables(config: ModelConfig, embedding, num_numerical: int, seed: int, p
     """Return a model around an embedding, and build the embedding and all other weights; arguments as in `build_model`."""
     policy = precision.dtype if precision.dtype == "float32" else f"mixed_{precision.dtype}"
     native = None if compiled(precision.xla).dense else native_operations()
-    model = architecture_of(config).build(config, embedding, num_numerical, Layers(seed, policy, native))
+    norm = Norm(config.batch_norm_momentum, config.batch_norm_epsilon) if config.batch_norm else None
+    model = architecture_of(config).build(config, embedding, num_numerical, Layers(seed, policy, native, norm))
     model.build_weights(num_numerical)
     return model
 

@@ -28,9 +28,19 @@ def compiled(xla: bool | str) -> Compiled:
     return Compiled(dense=xla == ALL or (bool(xla) and on_gpu()), optimizer=bool(xla))
 
 
-def compilation_described(config: Config) -> str:
-    """Return the compiled parts as text for the line that announces a run; empty where nothing is compiled."""
-    parts, words = compiled(config.device.xla), []
+def compiled_by(config: Config, workers: int) -> Compiled:
+    """Return the parts that XLA compiles in a run on N workers.
+
+    A training step whose layers exchange the statistics of batch normalisation between workers has no compiled dense part.
+    """
+    parts = compiled(config.device.xla)
+    exchanges = workers > 1 and config.run.mode == TRAIN and config.model.batch_norm
+    return parts._replace(dense=parts.dense and not exchanges)
+
+
+def compilation_described(config: Config, workers: int = 1) -> str:
+    """Return the compiled parts as text for the line that announces a run on N workers; empty where nothing is compiled."""
+    parts, words = compiled_by(config, workers), []
     if parts.dense:
         words.append("dense forward and backward pass" if config.run.mode == TRAIN else "dense forward pass")
     if parts.optimizer and config.run.mode == TRAIN:
@@ -38,8 +48,10 @@ def compilation_described(config: Config) -> str:
     return f", XLA: {', '.join(words)}" if words else ""
 
 
-def warn_without_effect(config: Config, warn: Callable[[str], None]) -> None:
-    """Warn where `--xla` was given but nothing is compiled."""
+def warn_without_effect(config: Config, workers: int, warn: Callable[[str], None]) -> None:
+    """Warn where `--xla` was given but nothing, or not the dense part, is compiled."""
+    if compiled(config.device.xla).dense and not compiled_by(config, workers).dense:
+        warn("--batch_norm on several workers: XLA does not compile the dense part, whose layers exchange statistics between workers")
     if "xla" in config.given and config.device.xla and not compilation_described(config):
         warn(f"--xla has no effect with --mode {config.run.mode} on a CPU; --xla all compiles the dense forward pass")
 

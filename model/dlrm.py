@@ -6,9 +6,11 @@ import keras
 import tensorflow as tf
 
 from model.embedding.distributed import DistributedEmbedding
+from model.layers.batch_norm import BatchNorm
 from model.layers.cross import Concatenation
+from model.layers.dense import Drop, LayerWeights
 from model.layers.interaction import DotInteraction
-from model.layers.mlp import Drop, LayerWeights, Mlp
+from model.layers.mlp import Mlp
 from model.sharded_model import ShardedModel
 
 Interaction = DotInteraction | Concatenation
@@ -51,22 +53,28 @@ class DLRM(ShardedModel):
         self.built = True
 
     def dense(
-        self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None
+        self,
+        numerical: tf.Tensor,
+        embeddings: tf.Tensor,
+        weights: Sequence[LayerWeights],
+        slices: int | None = None,
+        drop: Drop | None = None,
+        norm: BatchNorm | None = None,
     ) -> tf.Tensor:
-        """Return logits `[b]` float32 for numerical `[b, M]` and the output of `embedding`; `slices` and `drop` as in `Mlp.forward`."""
+        """Return logits `[b]` float32 for numerical `[b, M]` and the output of `embedding`; `slices`, `drop` and `norm` as in `Mlp.forward`."""
         # `weights` holds the layers of the bottom MLP, the interaction and the top MLP, one after another.
         last, dtype = len(weights) - len(self.top_mlp.stack), self.interaction.compute_dtype
         first, bottom = 0, None
         if self.bottom_mlp is not None:
             first = len(self.bottom_mlp.stack)
-            bottom = self.bottom_mlp.forward(tf.cast(numerical, dtype), weights[:first], slices, drop)
+            bottom = self.bottom_mlp.forward(tf.cast(numerical, dtype), weights[:first], slices, drop, norm=norm)
         embeddings, crossed = tf.cast(embeddings, dtype), None
         if self._parallel:
             joined = self.interaction.joined(bottom, embeddings)
             crossed = self.interaction.crossed(joined, weights[first:last], slices)
         else:
             joined = self.interaction.forward(bottom, embeddings, weights[first:last], slices)
-        logits = self.top_mlp.forward(joined, weights[last:], slices, drop, crossed)
+        logits = self.top_mlp.forward(joined, weights[last:], slices, drop, crossed, norm)
         return tf.cast(tf.squeeze(logits, axis=1), tf.float32)
 
     @property

@@ -99,6 +99,7 @@ class NativeOperations:
     """The operations of a loaded library, on tables in host memory.
 
     Attributes:
+        norm: the passes of batch normalisation.
         tiles: whether the bfloat16 interaction uses the processor's matrix tiles (Intel AMX); False where there are none.
         key: identifies the compiled operations; equal keys give equal bits.
     """
@@ -107,6 +108,7 @@ class NativeOperations:
         import tensorflow as tf
 
         self._library = tf.load_op_library(str(path))
+        self.norm = NormOperations(self._library)
         symbols = ctypes.CDLL(str(path))
         symbols.dlrm_compiler.restype = ctypes.c_char_p
         self.tiles = tiles and bool(symbols.dlrm_has_tiles())
@@ -227,10 +229,7 @@ class NativeOperations:
         """Compute `bias_relu` followed by dropout; dropped units are −0."""
         import tensorflow as tf
 
-        place = tf.stack([mask.step, mask.first])
-        return self._library.dlrm_bias_relu_dropout(
-            products=products, bias=bias, place=place, key=mask.key, threshold=mask.threshold, scale=mask.scale
-        )
+        return self._library.dlrm_bias_relu_dropout(products=products, bias=bias, place=tf.stack([mask.step, mask.first]), **_dropout(mask))
 
     def relu_gradient(self, upstream, outputs, scale: float = 1.0):
         """Return the gradients of `relu(x + bias)` with respect to x, `[b, out]` like `upstream`, and to the bias, `[out]` float32.
@@ -242,6 +241,49 @@ class NativeOperations:
     def sum_in_pairs(self, parts: Sequence):
         """Sum tensors of equal shape, in float32 and in the order of `ordered_sums.pairwise_sum`."""
         return self._library.dlrm_sum_in_pairs(parts=list(parts))
+
+
+class NormOperations:
+    """The passes of batch normalisation over memory, see `ops/batch_norm.h`; `NativeOperations.norm` holds them."""
+
+    def __init__(self, library):
+        self._library = library
+
+    def column_moments(self, products, real):
+        """Return the sums of each column of products `[b, out]` and of its squares over the rows whose `real` `[b]` is not 0: `[2, out]` float64."""
+        return self._library.dlrm_column_moments(products=products, real=real)
+
+    def normalise_relu(self, products: Sequence, factors, mask: Mask | None):
+        """Return `relu((products - factors[0]) * factors[1] + factors[2])`, `[b, out]`, for consecutive parts of the products.
+
+        `factors` is `[3, out]`. With a mask, dropout follows as in `bias_relu_dropout`.
+        """
+        import tensorflow as tf
+
+        place, drops = (tf.zeros([2], tf.int64), {}) if mask is None else (tf.stack([mask.step, mask.first]), _dropout(mask))
+        return self._library.dlrm_normalise_relu(factors=factors, place=place, products=list(products), **drops)
+
+    def normalise_gradient_sums(self, rows: Sequence, moments, scale: float):
+        """Return the gradients of the normalisation with respect to beta and gamma, `[2, out]` float32; see `ops/batch_norm.h`.
+
+        Args:
+            rows: the gradient with respect to the outputs, the outputs and the products, `[b, out]` each, and `real` `[b]`.
+            moments: the mean and 1 / sqrt(variance + epsilon), `[2, out]` float64.
+            scale: the scale of the mask; 1 without dropout.
+        """
+        return self._library.dlrm_normalise_gradient_sums(*rows, moments=moments, scale=scale)
+
+    def normalise_gradient(self, rows: Sequence, factors, scale: float):
+        """Return the gradient with respect to the products, `[b, out]`: `g * factors[1] + (products - factors[0]) * factors[2] + factors[3]`.
+
+        g is the gradient before the ReLU; padding gets 0. `factors` is `[4, out]`; `rows` and `scale` as in `normalise_gradient_sums`.
+        """
+        return self._library.dlrm_normalise_gradient(*rows, factors=factors, scale=scale)
+
+
+def _dropout(mask: Mask) -> dict[str, float]:
+    """Convert a mask to the attributes of the operations."""
+    return {"key": mask.key, "threshold": mask.threshold, "scale": mask.scale}
 
 
 def _attributes(lookups: Sequence[Lookup]) -> dict[str, list]:

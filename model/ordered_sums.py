@@ -37,6 +37,11 @@ def summed(parts: Sequence[tf.Tensor], native: NativeOperations | None) -> tf.Te
     return pairwise_sum([tf.cast(part, tf.float32) for part in parts])
 
 
+def is_small(samples: int) -> bool:
+    """Return whether a slice of so many samples counts as small; the way in which slices are computed depends on this alone."""
+    return samples < _TOGETHER_BELOW
+
+
 def parts(slices: int, samples: int) -> tuple[int, int | None]:
     """Split a worker's slices into parts that are computed one after another.
 
@@ -48,7 +53,7 @@ def parts(slices: int, samples: int) -> tuple[int, int | None]:
         the number of parts, and the number of slices in each part, which `mlp.dense` computes together; None where each part is one slice, computed
         as a whole. The choice between the two depends only on the number of samples in a slice, because the result's bits depend on the choice.
     """
-    if samples >= _TOGETHER_BELOW * slices:
+    if not is_small(samples // slices):
         return slices, None
     together = math.gcd(slices, _TOGETHER)  # a power of two, so each part's sum is a whole subtree of the tree of additions
     return slices // together, together
@@ -74,6 +79,10 @@ class OrderedSums:
         """Return the number of slices of this worker's samples; `local_batch` is b."""
         return self._slices // self._world.size if self.keeps_order(local_batch) else 1
 
+    def slices(self, local_batch: int) -> int | None:
+        """Return `count` where the order of sums is kept over several slices of the global batch; else None."""
+        return self.count(local_batch) if self._slices > 1 and self.keeps_order(local_batch) else None
+
     def over_samples(self, compute: Callable[..., Sequence[tf.Tensor]], per_sample: Sequence[tf.Tensor]) -> tuple[Any, list, list[tf.Tensor]]:
         """Call `compute` part by part, and add the results.
 
@@ -86,8 +95,8 @@ class OrderedSums:
             the total of the first results, the list of the second ones (one for each part), and the totals of the others.
         """
         local_batch = per_sample[0].shape[0]
-        in_order = self._slices > 1 and self.keeps_order(local_batch)
-        count, slices = parts(self.count(local_batch), local_batch) if in_order else (1, None)
+        in_order = self.slices(local_batch)
+        count, slices = parts(in_order, local_batch) if in_order else (1, None)
         by_part = zip(*(tf.split(values, count) for values in per_sample), strict=True)
         first, by_sample, *others = zip(*(compute(*part, slices) for part in by_part), strict=True)
         return pairwise_sum(first), list(by_sample), [summed(values, self._native) for values in others]

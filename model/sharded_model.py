@@ -1,12 +1,15 @@
 """The base class of all models: a distributed embedding, and dense layers that every worker holds a copy of."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
-from model.layers.mlp import Drop, LayerWeights
+from model.layers.batch_norm import BatchNorm, Moments, follow
+from model.layers.dense import Drop, LayerWeights
+from model.layers.mlp import Mlp
+from utils.distributed import World
 
 
 class ShardedModel(keras.Model):
@@ -30,28 +33,56 @@ class ShardedModel(keras.Model):
         raise NotImplementedError
 
     def dense(
-        self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None
+        self,
+        numerical: tf.Tensor,
+        embeddings: tf.Tensor,
+        weights: Sequence[LayerWeights],
+        slices: int | None = None,
+        drop: Drop | None = None,
+        norm: BatchNorm | None = None,
     ) -> tf.Tensor:
-        """Return logits `[b]` float32 for numerical `[b, M]` and the output of `embedding`; `slices` and `drop` as in `Mlp.forward`."""
+        """Return logits `[b]` float32 for numerical `[b, M]` and the output of `embedding`; `slices`, `drop` and `norm` as in `Mlp.forward`."""
         raise NotImplementedError
 
-    def step_weights(self) -> list[LayerWeights]:
-        """Return the weights of the layers of `dense_parts`, as `dense` takes them."""
-        return [weights for part in self.dense_parts for weights in part.step_weights()]
+    def step_weights(self, scoring: bool = False) -> list[LayerWeights]:
+        """Return the weights of the layers of `dense_parts`, as `dense` takes them; for `scoring`, with batch normalisation folded into them."""
+        return [weights for part in self.dense_parts for weights in part.step_weights(scoring)]
+
+    @property
+    def normalisations(self) -> dict[str, keras.layers.BatchNormalization]:
+        """The batch normalisations by the names of their layers, in the order of the layers; empty without batch normalisation."""
+        return {name: norm for part in self.dense_parts if isinstance(part, Mlp) for name, norm in part.normalisations().items()}
+
+    def statistics(self) -> dict[str, keras.Variable]:
+        """Return the moving statistics of batch normalisation by name (`top_mlp/0/moving_mean`, …); every worker holds a copy of them."""
+        kinds = ("moving_mean", "moving_variance")
+        return {f"{name}/{kind}": getattr(norm, kind) for name, norm in self.normalisations.items() for kind in kinds}
+
+    def follow(self, found: Mapping[str, Moments], num_samples: tf.Tensor) -> None:
+        """Move the moving statistics towards those of a batch of n real samples."""
+        follow(self.normalisations, found, num_samples)
 
     def dense_weights(self) -> dict[str, keras.Variable]:
         """Return the dense weights by name (`bottom_mlp/0/kernel`, …), in the order of `step_weights`; every worker holds a copy of them."""
         return {name: weight for part in self.dense_parts for name, weight in part.dense_weights().items()}
 
-    def call(self, inputs):
+    def call(self, inputs, training=False):
         """Return logits `[B]` float32 for (numerical `[B, M]`, ids `[B, K]`), in a single process; gradients flow to all weights.
 
-        A feature with up to h ids a sample takes h consecutive columns of the ids, padded with −1.
+        A feature with up to h ids a sample takes h consecutive columns of the ids, padded with −1. With `training`, batch normalisation takes the
+        batch's statistics, and its moving statistics follow them.
 
         `predict`, `fit` and a user's own GradientTape call this method. The trainer calls `embedding` and `dense` instead.
         """
         numerical, ids = inputs
-        return self.dense(tf.convert_to_tensor(numerical), self.embedding.look_up_whole(ids), self.step_weights())
+        numerical, vectors = tf.convert_to_tensor(numerical), self.embedding.look_up_whole(ids)
+        if not (training and self.normalisations):
+            return self.dense(numerical, vectors, self.step_weights(scoring=True))
+        count = tf.shape(vectors)[0]
+        norm = BatchNorm(tf.ones([count]), tf.cast(count, tf.float32), None, World())
+        logits = self.dense(numerical, vectors, self.step_weights(), norm=norm)
+        self.follow(norm.found, tf.cast(count, tf.float32))
+        return logits
 
     def compute_output_shape(self, input_shape):
         """Return the shape of the logits, `[B]`."""

@@ -6,7 +6,9 @@ import keras
 import tensorflow as tf
 
 from model.embedding.distributed import DistributedEmbedding
-from model.layers.mlp import Drop, LayerWeights, Mlp, Start
+from model.layers.batch_norm import BatchNorm
+from model.layers.dense import Drop, LayerWeights
+from model.layers.mlp import Mlp, Start
 from model.sharded_model import ShardedModel
 
 # The initialisation of Keras's Dense layers.
@@ -50,15 +52,23 @@ class WideAndDeep(ShardedModel):
         return sum(widths[: len(widths) // 2])
 
     def dense(
-        self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None
+        self,
+        numerical: tf.Tensor,
+        embeddings: tf.Tensor,
+        weights: Sequence[LayerWeights],
+        slices: int | None = None,
+        drop: Drop | None = None,
+        norm: BatchNorm | None = None,
     ) -> tf.Tensor:
-        """Return logits `[b]` float32 for numerical `[b, M]` and the output of `embedding`; `slices` and `drop` as in `Mlp.forward`."""
+        """Return logits `[b]` float32 for numerical `[b, M]` and the output of `embedding`; `slices`, `drop` and `norm` as in `Mlp.forward`."""
         last, columns = len(self.mlp.stack), self._deep_columns
         width = sum(self.embedding.widths)
         deep, wide = tf.split(tf.reshape(embeddings, [-1, width]), [columns, width - columns], axis=1)
         dtype = self.mlp.compute_dtype
         joined = deep if self.linear is None else tf.concat([tf.cast(numerical, dtype), tf.cast(deep, dtype)], axis=1)
-        logits = self.mlp.forward(tf.cast(joined, dtype), weights[:last], slices, drop)[:, 0] + tf.reduce_sum(tf.cast(wide, tf.float32), axis=1)
+        logits = self.mlp.forward(tf.cast(joined, dtype), weights[:last], slices, drop, norm=norm)[:, 0] + tf.reduce_sum(
+            tf.cast(wide, tf.float32), axis=1
+        )
         if self.linear is not None:
             logits += self.linear.forward(tf.cast(numerical, tf.float32), weights[last:], slices)[:, 0]
         return logits

@@ -4,13 +4,12 @@
 #include <vector>
 
 #include "philox.h"
+#include "row_tasks.h"
 
 namespace dlrm {
 namespace {
 
-constexpr int64_t kRowsPerTask = 64;
 constexpr int64_t kElementsPerTask = 16384;
-constexpr int64_t kAlone = 1 << 20;  // up to so many elements one thread works alone: 0.2 ms, while other threads work on other slices of the batch
 constexpr int64_t kChunk = 256;  // elements of each part that are summed at once, so that they stay in the first-level cache
 
 // gradient = upstream where y > 0, and sum += gradient. Elsewhere TensorFlow multiplies upstream by zero, which gives NaN for NaN and infinity. So
@@ -45,9 +44,6 @@ void AddRow(int64_t columns, const T* upstream, const T* y, T* gradient, float* 
     for (int64_t i = 0; i < n; ++i) to[i] += Widened(values[i]);
   });
 }
-
-// Keeps NaN, since NaN <= 0 is false; -0 becomes 0.
-inline float Relu(float x) { return x <= 0 ? 0 : x; }
 
 template <class T>
 void BiasReluRow(int64_t columns, const T* x, const float* bias, T* y) {
@@ -119,16 +115,6 @@ void ScaleKept(int64_t columns, const T* upstream, const T* y, float scale, T* g
   }
 }
 
-// Calls work(first, last) for rows first..last-1, kRowsPerTask rows at a time.
-template <class Work>
-void ForRows(int64_t rows, int64_t columns, const Threads& threads, const Work& work) {
-  const Threads& used = rows * columns <= kAlone ? kCallingThread : threads;
-  used.run((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
-    const FlushDenormals flush;
-    work(task * kRowsPerTask, std::min(rows, (task + 1) * kRowsPerTask));
-  });
-}
-
 }  // namespace
 
 template <class T>
@@ -140,15 +126,19 @@ void BiasRelu(int64_t rows, int64_t columns, const T* x, const float* bias, T* y
 
 template <class T>
 void BiasReluDropout(int64_t rows, int64_t columns, const T* x, const float* bias, const Dropout& dropout, T* y, const Threads& threads) {
-  const uint64_t counts = (columns + kPhiloxWords - 1) / kPhiloxWords;
   ForRows(rows, columns, threads, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       T* to = y + row * columns;
       BiasReluRow(columns, x + row * columns, bias, to);
-      const uint64_t count = (dropout.first_row + row) * counts;
-      for (int64_t i = 0; i < columns; i += kRun) DropRun(std::min(kRun, columns - i), dropout, count + i / kPhiloxWords, to + i);
+      DropRow(columns, dropout, row, to);
     }
   });
+}
+
+template <class T>
+void DropRow(int64_t columns, const Dropout& dropout, int64_t row, T* y) {
+  const uint64_t counts = (columns + kPhiloxWords - 1) / kPhiloxWords, count = (dropout.first_row + row) * counts;
+  for (int64_t i = 0; i < columns; i += kRun) DropRun(std::min(kRun, columns - i), dropout, count + i / kPhiloxWords, y + i);
 }
 
 template <class T>
@@ -198,6 +188,7 @@ void SumInPairs(int64_t size, const std::vector<const T*>& parts, float* out, co
 #define INSTANTIATE(T)                                                                                                \
   template void BiasRelu<T>(int64_t, int64_t, const T*, const float*, T*, const Threads&);                            \
   template void BiasReluDropout<T>(int64_t, int64_t, const T*, const float*, const Dropout&, T*, const Threads&);     \
+  template void DropRow<T>(int64_t, const Dropout&, int64_t, T*);                                                     \
   template void ReluGradient<T>(int64_t, int64_t, const T*, const T*, float, T*, float*, const Threads&);             \
   template void SumInPairs<T>(int64_t, const std::vector<const T*>&, float*, const Threads&)
 INSTANTIATE(float);

@@ -28,6 +28,10 @@ struct Dropout {
 template <class T>
 void BiasReluDropout(int64_t rows, int64_t columns, const T* x, const float* bias, const Dropout& dropout, T* y, const Threads& threads);
 
+// Applies dropout to row number `row` of y.
+template <class T>
+void DropRow(int64_t columns, const Dropout& dropout, int64_t row, T* y);
+
 // Computes the gradients of y = relu(x + bias), given y and upstream, the gradient of y, of shape [rows, columns]: gradient = upstream where y > 0,
 // else 0; bias_gradient [columns] is its sum over the rows. `gradient` may be `upstream`. With a scale other than 1, computes the gradients of
 // `BiasReluDropout`.

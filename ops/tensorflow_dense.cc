@@ -4,6 +4,7 @@
 #include "dense.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_dropout.h"
 #include "tensorflow_kernel.h"
 
 namespace dlrm {
@@ -74,22 +75,14 @@ key: the generator's key; it and the threshold are numbers of 32 bits.
 template <class T>
 class BiasReluDropoutOp : public OpKernel {
  public:
-  explicit BiasReluDropoutOp(OpKernelConstruction* context) : OpKernel(context) {
-    int64_t key, threshold;
-    OP_REQUIRES_OK(context, context->GetAttr("key", &key));
-    OP_REQUIRES_OK(context, context->GetAttr("threshold", &threshold));
-    OP_REQUIRES_OK(context, context->GetAttr("scale", &dropout_.scale));
-    OP_REQUIRES(context, key >> 32 == 0 && threshold >> 32 == 0, InvalidArgumentError("expected a key and a threshold of 32 bits"));
-    dropout_.key = static_cast<uint32_t>(key), dropout_.threshold = static_cast<uint32_t>(threshold);
-  }
+  explicit BiasReluDropoutOp(OpKernelConstruction* context) : OpKernel(context) { OP_REQUIRES_OK(context, ReadDropout(context, &dropout_)); }
 
   void Compute(OpKernelContext* context) override {
     const Tensor &products = context->input(0), &bias = context->input(1), &place = context->input(2);
     OP_REQUIRES(context, products.dims() == 2 && bias.dims() == 1 && products.dim_size(1) == bias.dim_size(0) && place.NumElements() == 2,
                 InvalidArgumentError(StrCat("expected [b, out], [out] and [2], received ", products.shape().DebugString(), ", ",
                                             bias.shape().DebugString(), " and ", place.shape().DebugString())));
-    Dropout dropout = dropout_;
-    dropout.stream = place.flat<int64_t>()(0), dropout.first_row = place.flat<int64_t>()(1);
+    const Dropout dropout = At(dropout_, place);
     Tensor* outputs;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, products.shape(), &outputs));
     Guarded(context, [&](const Threads& threads) {

@@ -31,8 +31,9 @@ def announcement(config: Config, workers: int, device: str, dtype: str, placemen
     size = config.data.batch_size if mode == TRAIN else config.data.valid_batch_size
     parameters = sum(table.rows * table.dim for table in placement.tables)
     fullest = max(placement.stored(worker) for worker in range(workers))
+    computed = f"{device}, {dtype}{compilation_described(config, workers)}, {operations_description()}"
     yield (
-        f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({device}, {dtype}{compilation_described(config)}, {operations_description()}): "
+        f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({computed}): "
         f"batch {size} global, {size // workers} local; {len(placement.rows)} tables, {parameters:,} embedding parameters "
         f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}); "
         + ", ".join(f"{name} {count:,} samples" for name, count in samples.items())

@@ -9,6 +9,7 @@ import numpy as np
 
 from model.architectures import architecture_of
 from model.embedding.table import Feature, Table
+from model.folding import folded
 from model.shapes import interaction_shape
 from run.devices import physical_gpus
 from run.export_formats import WRITERS, Samples, Source
@@ -220,7 +221,9 @@ def _own_tables(formats: tuple[str, ...], precision: str) -> bool:
 def _described(plan: Plan, folder: Path) -> ServedModel:
     """Return the description and the arrays of the model; write its tables if a format needs them."""
     checkpoint, config, features, _, _ = plan.source
-    dense = {name.removeprefix(_DENSE): checkpoint.read(name) for name in weights_of(checkpoint) if name.startswith(_DENSE)}
+    names = [name.removeprefix(_DENSE) for name in weights_of(checkpoint) if name.startswith(_DENSE)]
+    readers = folded(lambda name: checkpoint.read(f"{_DENSE}{name}"), names, config.model.batch_norm_epsilon)
+    dense = {name: read() for name, read in readers.items()}
     facts = features.numerical, features.numerical_dtype, plan.looked_up, plan.tables, architecture_of(config.model), dense, config.data.out_of_range
     dtype = (config.device.amp_dtype or BFLOAT16) if config.device.amp else FLOAT32
     model = ServedModel(*facts, plan.precision, dtype, folder, parallel=interaction_shape(config.model).parallel)

@@ -6,11 +6,13 @@ from pathlib import Path
 
 from model.architectures import architecture_of
 from model.embedding.table import Feature
+from model.folding import folded
 from model.native_scorer import NativeScorer, Stored, StoredFeature, dense_layers, native_scorer_library
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config
 
+_DENSE = "dense/"
 FEW = 256  # samples up to which the C++ scorer is used where either can score: up to there TensorFlow's overhead for a call shows
 
 
@@ -33,7 +35,9 @@ def stored_scorer(
         return None
     stored = [StoredFeature(one.name, table, one.hotness, one.pooling) for one, table in zip(features, tables, strict=True)]
     architecture = architecture_of(config.model)
-    layers = dense_layers(lambda name: checkpoint.read(f"dense/{name}"), config.model, num_numerical)
+    names = [name.removeprefix(_DENSE) for name in checkpoint.names(_DENSE)]
+    readers = folded(lambda name: checkpoint.read(f"{_DENSE}{name}"), names, config.model.batch_norm_epsilon)
+    layers = dense_layers(lambda name: readers[name]() if name in readers else checkpoint.read(f"{_DENSE}{name}"), config.model, num_numerical)
     shapes = architecture.layer_shapes(config.model, num_numerical, [table.shape[1] for table in tables])
     for layer, shape in zip(layers.all, shapes, strict=True):
         if layer.kernel.shape != shape or (layer.bias is not None and layer.bias.shape != shape[1:]):

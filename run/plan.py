@@ -31,7 +31,15 @@ def show_plan(config: Config, program: str) -> None:
     config = with_widths(config, spec.categorical)
     tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
     placement = place_tables(config, tables, workers, math.inf, host_memory, features=features)
-    dense = architecture_of(config.model).dense_elements(config.model, len(spec.numerical), placement.widths)
+    architecture = architecture_of(config.model)
+    dense = architecture.dense_elements(config.model, len(spec.numerical), placement.widths)
     rule = table_rule(config.optimizer, placement.widths[0])
-    plan = report(placement, batch_size, 2 if config.device.amp else 4, dense, rule.needs_squares)
+    plan = report(
+        placement,
+        batch_size,
+        2 if config.device.amp else 4,
+        dense,
+        rule.needs_squares,
+        sum(architecture.normalised(config.model, len(spec.numerical))),
+    )
     print(as_json(plan) if config.placement.plan_format == "json" else as_table(plan))

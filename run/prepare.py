@@ -266,7 +266,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     check_memory(config, spec, splits, world.local_size)
     set_precision(config.device)
     config = with_gradient_slices(config, device, world.size, warn)
-    _warn_of_device(config, device, warn)
+    _warn_of_device(config, world.size, device, warn)
     dtype = compute_dtype(config.device, device)
     return Checked(world, console, device, dtype, config, spec, tables, features, splits, checkpoint, growth, vocabularies)
 
@@ -297,8 +297,8 @@ def _growth(config: Config, checkpoint: Checkpoint, now: ModelFeatures) -> Growt
     return None
 
 
-def _warn_of_device(config: Config, device: str, warn: Callable[[str], None]) -> None:
-    warn_without_effect(config, warn)
+def _warn_of_device(config: Config, workers: int, device: str, warn: Callable[[str], None]) -> None:
+    warn_without_effect(config, workers, warn)
     if device == "CPU" and not config.device.cpu:
         for flag in sorted({"tf32", "cpu_offloading_threshold_gb"} & config.given):
             warn(f"--{flag} has no effect: there is no GPU")

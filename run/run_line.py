@@ -40,14 +40,16 @@ def of_placement(config: Config, placement: Placement, dtype: str, num_numerical
     size = config.data.batch_size if training else config.data.valid_batch_size
     workers, names = len(placement.workers), [table.name for table in placement.tables]
     storage = placement.storage if training else NO_SLOTS
-    dense = architecture_of(config.model).dense_elements(config.model, num_numerical, placement.widths)
+    architecture = architecture_of(config.model)
+    dense = architecture.dense_elements(config.model, num_numerical, placement.widths)
+    normalised = sum(architecture.normalised(config.model, num_numerical))
     squares = training and bool(placement.widths) and table_rule(config.optimizer, placement.widths[0]).needs_squares
     vector_bytes = 4 if dtype == "float32" else 2
     on_all = {names[table] for table in placement.replicated}
     local_ids = size // workers * sum(feature.hotness for feature in placement.features if feature.table in on_all)
 
     def on(worker: int) -> dict[str, Any]:
-        sends = traffic(placement, worker, size, vector_bytes, dense, squares)
+        sends = traffic(placement, worker, size, vector_bytes, dense, squares, normalised)
         return {
             "worker": worker,
             "bytes": placement.stored(worker),

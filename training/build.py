@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from model.architectures import architecture_of
-from model.compilation import compiled, on_gpu
+from model.compilation import compiled_by, on_gpu
 from model.layers.dropout import Dropout
 from model.native import native_operations
 from model.sharded_model import ShardedModel
@@ -25,7 +25,7 @@ def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epo
     return Trainer(
         model,
         Groups(dense, tables if config.model.embedding_trainable else (), scale, plateau_of(config.schedule)),
-        compiled=compiled(config.device.xla),
+        compiled=compiled_by(config, model.embedding.world.size),
         gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
         native=native_operations(),
         regularisation=_regularisation(config),

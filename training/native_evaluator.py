@@ -4,6 +4,7 @@ import numpy as np
 
 from model.architectures import architecture_of
 from model.embedding.shard import LocalShard
+from model.folding import folded
 from model.native_scorer import NativeScorer, StoredFeature, dense_layers, native_scorer_library
 from model.sharded_model import ShardedModel
 from training.device_batch import TensorBatch
@@ -27,8 +28,9 @@ class NativeEvaluator(Evaluator):
 
     def __init__(self, model: ShardedModel, config: ModelConfig, num_numerical: int):
         super().__init__(model)
-        weights = model.dense_weights()
-        layers = dense_layers(lambda name: weights[name].numpy(), config, num_numerical)
+        weights = model.dense_weights() | model.statistics()
+        readers = folded(lambda name: weights[name].numpy(), weights, config.batch_norm_epsilon)
+        layers = dense_layers(lambda name: readers[name](), config, num_numerical)
         tables = {local.shard.table: _Table(local) for local in model.embedding.shards}
         placement, library = model.embedding.placement, native_scorer_library()
         if library is None or len(tables) < len(model.embedding.shards):

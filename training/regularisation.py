@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from model.layers.dense import Drop
 from model.layers.dropout import Dropout, Place
-from model.layers.mlp import Drop
 
 
 class Regularisation(NamedTuple):

@@ -78,7 +78,7 @@ def _columns(local: LocalShard, kind: str) -> tuple[int, int] | None:
 def _shared(model: ShardedModel, groups: Groups | None) -> dict[str, tf.Variable]:
     """Return the variables that every worker holds a copy of, by their names in a checkpoint; replicated tables are not included."""
     slots = groups.slots() if groups else {}
-    return {f"dense/{name}": weight.value for name, weight in model.dense_weights().items()} | {
+    return {f"dense/{name}": weight.value for name, weight in (model.dense_weights() | model.statistics()).items()} | {
         f"optimizer/{name}": variable for name, variable in slots.items()
     }
 

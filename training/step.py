@@ -60,11 +60,11 @@ class Trainer:
             model.embedding.add_slots(tables.rule, tables.name)
         # On a single GPU the dense part multiplies the vectors' gradients by the factors that the tables' update would have to apply.
         self._folds = on_gpu() and self.world.size == 1 and not model.embedding.replicated
-        together = gradient_slices == 1  # with slices XLA compiles the part for one: eight would take eight times as long
+        # With slices XLA compiles the part for one: eight would take eight times as long. With batch normalisation they are computed together.
+        together = gradient_slices == 1 or bool(model.normalisations)
         self._packs = compiled.dense and together and self.world.size > 1  # the compiled parts pass dense gradients as a single vector
-        part = DensePart(
-            model, groups.scale, regularisation, self._sums, folds=self._folds, packs=self._packs, by_slice=compiled.dense and not together
-        )
+        by_slice = compiled.dense and not together
+        part = DensePart(model, groups.scale, regularisation, self._sums, folds=self._folds, packs=self._packs, by_slice=by_slice)
         self.dense_part = part.gradients
         self._dense = tf.function(self.dense_part, autograph=False, jit_compile=(compiled.dense and together) or None)
         self._check = tf.function(self._all_finite, autograph=False, jit_compile=compiled.optimizer or None)
@@ -125,7 +125,9 @@ class Trainer:
         squares = GradientSquares(measured, self.groups, embedding) if self._norms else None
         with self.world.timed(on_gpu()) as seconds:
             vectors = embedding(batch.ids, batch.local_ids)
-            own, by_vector, gradients = self._dense(batch.numerical, vectors, batch.labels, batch.weights, (step, num_samples[0], scale), factor)
+            samples = batch.numerical, vectors, batch.labels, batch.weights
+            own, by_vector, gradients, moments, exchanges = self._dense(*samples, (step, num_samples[0], scale), factor)
+            seconds.extend(exchanges)
             replicated = []
             if tables:
                 replicated = embedding.replicated_gradients(batch.local_ids, by_vector, scale, self._sums.count(local_batch))
@@ -140,6 +142,7 @@ class Trainer:
         def update() -> tf.Tensor | None:
             with self.world.timed(on_gpu()) as more:
                 self._apply(gradients, rates, step)
+                self.model.follow(moments, num_samples[0])
                 if tables:
                     embedding.update(updates, batch.ids, by_vector, step, table_scale)
                     embedding.update_replicated(updates, replicated, step)

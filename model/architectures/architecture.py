@@ -12,6 +12,7 @@ from utils.config.learning import OptimizerConfig
 from utils.config.options import ModelConfig
 
 if TYPE_CHECKING:
+    from model.layers.mlp import Norm
     from model.native import NativeOperations
     from model.sharded_model import ShardedModel
 
@@ -67,11 +68,14 @@ class LogForm:
 
 @dataclass(frozen=True)
 class Layers:
-    """Settings of dense layers: the seed of the weights, the Keras dtype policy, and the C++ operations (None where XLA compiles the layers)."""
+    """Settings of dense layers: the seed of the weights, the Keras dtype policy, the C++ operations (None where XLA compiles the layers), and the
+    batch normalisation of MLPs (None for none).
+    """
 
     seed: int
     policy: str
     native: "NativeOperations | None"
+    norm: "Norm | None" = None
 
 
 class Operations(Protocol[T]):
@@ -149,7 +153,12 @@ class Architecture(ABC):
 
     def dense_elements(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> int:
         """Return the number of dense weights; arguments as in `layer_shapes`."""
-        return sum((inputs + 1) * outputs for inputs, outputs in self.layer_shapes(config, num_numerical, widths))
+        plain = sum((inputs + 1) * outputs for inputs, outputs in self.layer_shapes(config, num_numerical, widths))
+        return plain + sum(self.normalised(config, num_numerical))  # gamma and beta replace the bias
+
+    def normalised(self, config: ModelConfig, num_numerical: int) -> Sequence[int]:
+        """Return the width of each layer with batch normalisation: those of MLPs that a ReLU follows."""
+        return ()
 
     def check(self, config: ModelConfig, num_categorical: int, widths: Sequence[int], num_numerical: int) -> None:  # noqa: B027 - most check nothing
         """Raise UserError where the model does not support these numbers and widths of features."""

@@ -35,9 +35,9 @@ class DlrmArchitecture(Architecture):
         from model.layers.interaction import DotInteraction
         from model.layers.mlp import Mlp
 
-        seed, policy, native = layers.seed, layers.policy, layers.native
-        bottom = Mlp(config.bottom_mlp_dims, "relu", seed, BOTTOM_MLP, policy, native) if num_numerical else None
-        top = Mlp(config.top_mlp_dims, None, seed, TOP_MLP, policy, native)
+        seed, policy, native, norm = layers.seed, layers.policy, layers.native, layers.norm
+        bottom = Mlp(config.bottom_mlp_dims, "relu", seed, BOTTOM_MLP, policy, native, norm=norm) if num_numerical else None
+        top = Mlp(config.top_mlp_dims, None, seed, TOP_MLP, policy, native, norm=norm)
         if self.interaction == CROSS:
             joins = CrossNetwork(config.num_cross_layers, config.cross_layer_projection_dim, seed, policy, native)
         else:
@@ -50,7 +50,13 @@ class DlrmArchitecture(Architecture):
 
     def dense_elements(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> int:
         """See `Architecture.dense_elements`; the first product of a cross layer has no bias."""
-        return dense_elements(num_numerical, config.bottom_mlp_dims, config.top_mlp_dims, widths, interaction_shape(config))
+        plain = dense_elements(num_numerical, config.bottom_mlp_dims, config.top_mlp_dims, widths, interaction_shape(config))
+        return plain + sum(self.normalised(config, num_numerical))
+
+    def normalised(self, config: ModelConfig, num_numerical: int) -> Sequence[int]:
+        """See `Architecture.normalised`."""
+        bottom = config.bottom_mlp_dims if num_numerical else ()
+        return (*bottom, *config.top_mlp_dims[:-1]) if config.batch_norm else ()
 
     def logits(self, operations: Operations[T]) -> T:
         """See `Architecture.logits`."""

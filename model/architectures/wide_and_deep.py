@@ -61,13 +61,17 @@ class WideAndDeepArchitecture(Architecture):
 
         seed, policy, native = layers.seed, layers.policy, layers.native
         linear = Mlp((1,), None, seed, WIDE, policy, native, GLOROT_UNIFORM) if num_numerical else None
-        return WideAndDeep(embedding, linear, Mlp(config.top_mlp_dims, None, seed, DEEP, policy, native, GLOROT_UNIFORM))
+        return WideAndDeep(embedding, linear, Mlp(config.top_mlp_dims, None, seed, DEEP, policy, native, GLOROT_UNIFORM, layers.norm))
 
     def layer_shapes(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> list[tuple[int, int]]:
         """Return (in, out) of the deep part's layers and of the linear layer of the numerical features."""
         # `widths` lists the deep features first, then as many wide ones of one column, which no layer reads.
         inputs = num_numerical + sum(widths[: len(widths) // 2])
         return [*itertools.pairwise((inputs, *config.top_mlp_dims)), *([(num_numerical, 1)] if num_numerical else [])]
+
+    def normalised(self, config: ModelConfig, num_numerical: int) -> Sequence[int]:
+        """See `Architecture.normalised`."""
+        return config.top_mlp_dims[:-1] if config.batch_norm else ()
 
     def logits(self, operations: Operations[T]) -> T:
         """See `Architecture.logits`."""

@@ -12,6 +12,7 @@ from utils.config.options import TRAIN
 from utils.errors import AgreedError, UserError
 
 _FLOAT_BYTES = 4
+_MOMENTS_BYTES = 2 * 8 + 2 * 4  # of a unit that batch normalisation normalises: two float64 sums forward, two float32 sums backward
 _REPORT = 5  # numbers that workers sum in every step: the loss and the four of `training.report.WorkerReport`
 
 
@@ -88,18 +89,19 @@ class Traffic:
     """Bytes that one worker sends to the others in a training step.
 
     `vectors` and `gradients` are the two alltoalls of the embedding, `squares` is the exchange of row-wise Adagrad's sums, `dense` the sum of the
-    dense gradients over the workers.
+    dense gradients over the workers, `statistics` the exchange of batch normalisation.
     """
 
     vectors: int
     gradients: int
     dense: int
     squares: int = 0
+    statistics: int = 0
 
     @property
     def total(self) -> int:
-        """The sum of all four."""
-        return self.vectors + self.gradients + self.squares + self.dense
+        """The sum of all."""
+        return self.vectors + self.gradients + self.squares + self.dense + self.statistics
 
 
 def summed_elements(placement: Placement, dense: int) -> int:
@@ -110,7 +112,7 @@ def summed_elements(placement: Placement, dense: int) -> int:
     return _REPORT + dense + sum(placement.rows[table] * (placement.tables[table].dim + 1) for table in placement.replicated)
 
 
-def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: int, dense: int, squares: bool = False) -> Traffic:
+def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: int, dense: int, squares: bool = False, normalised: int = 0) -> Traffic:
     """Return the bytes that a worker sends in a step.
 
     Args:
@@ -120,10 +122,12 @@ def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: in
         vector_bytes: size of a number in the compute dtype, 4 or 2.
         dense: the number of dense weights.
         squares: whether the tables' optimizer needs the squares of whole rows.
+        normalised: the number of units that batch normalisation normalises.
 
     Returns:
         the vectors of its columns for the other workers' samples; the gradients of its own samples for the others' columns; its share of
-        a sum that moves no more bytes than a ring allreduce (all workers' parts out, the sums back); and the sums of squares, if needed.
+        a sum that moves no more bytes than a ring allreduce (all workers' parts out, the sums back); the sums of squares, if needed; and its sums for
+        batch normalisation to every other worker.
     """
     workers = len(placement.workers)
     local = batch_size // workers
@@ -136,10 +140,11 @@ def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: in
         gradients=local * (everyone - mine) * vector_bytes,
         dense=2 * (workers - 1) * share * _FLOAT_BYTES,
         squares=sum(placement.most_updated(table, batch_size) for table in cut) * _FLOAT_BYTES,
+        statistics=(workers - 1) * normalised * _MOMENTS_BYTES,
     )
 
 
-def report(placement: Placement, batch_size: int, vector_bytes: int, dense: int, squares: bool = False) -> dict:
+def report(placement: Placement, batch_size: int, vector_bytes: int, dense: int, squares: bool = False, normalised: int = 0) -> dict:
     """Return the plan as plain values.
 
     Arguments as in `traffic`.
@@ -149,7 +154,7 @@ def report(placement: Placement, batch_size: int, vector_bytes: int, dense: int,
     """
     workers, names = [], [table.name for table in placement.tables]
     for rank, shards in enumerate(placement.workers):
-        needed = traffic(placement, rank, batch_size, vector_bytes, dense, squares)
+        needed = traffic(placement, rank, batch_size, vector_bytes, dense, squares, normalised)
         workers.append(
             {
                 "worker": rank,
@@ -171,6 +176,7 @@ def report(placement: Placement, batch_size: int, vector_bytes: int, dense: int,
                 "looked_up_bytes": batch_size * placement.read_columns(rank) * _FLOAT_BYTES,
                 "alltoall_bytes": needed.vectors + needed.gradients + needed.squares,
                 "dense_bytes": needed.dense,
+                "statistics_bytes": needed.statistics,
             }
         )
     stored = [worker["stored_bytes"] for worker in workers]
@@ -189,6 +195,7 @@ def report(placement: Placement, batch_size: int, vector_bytes: int, dense: int,
         "alltoall_bytes": sum(worker["alltoall_bytes"] for worker in workers),
         "minimum_alltoall_bytes": 2 * batch_size * sum(columns) * vector_bytes * (len(workers) - 1) // len(workers),
         "dense_bytes": sum(worker["dense_bytes"] for worker in workers),
+        "statistics_bytes": sum(worker["statistics_bytes"] for worker in workers),
         "workers": workers,
     }
 
@@ -219,6 +226,8 @@ def as_table(plan: dict) -> str:
         f"a step sends {plan['alltoall_bytes'] / 1e6:,.1f} MB through the embedding's two alltoalls (any placement without replicas: at least "
         f"{plan['minimum_alltoall_bytes'] / 1e6:,.1f} MB) and {plan['dense_bytes'] / 1e6:,.1f} MB to sum dense gradients"
     )
+    if plan["statistics_bytes"]:
+        lines.append(f"and {plan['statistics_bytes'] / 1e6:,.1f} MB of statistics for batch normalisation")
     if plan["replicated"]:
         lines.append(f"replicated on every worker: {', '.join(plan['replicated'])}")
     if plan["beyond_32_bits"]:

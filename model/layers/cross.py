@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from model.layers.mlp import LayerWeights, dense, layer_seed, weights_of
+from model.layers.dense import LayerWeights, dense, layer_seed, weights_of
 from model.native import NativeOperations
 
 
@@ -26,7 +26,7 @@ class Concatenation(keras.layers.Layer):
     def build_weights(self, bottom_shape, embeddings_shape) -> None:
         """Do nothing: the layer has no weights."""
 
-    def step_weights(self) -> list[LayerWeights]:
+    def step_weights(self, scoring: bool = False) -> list[LayerWeights]:
         """Return an empty list: the layer has no weights."""
         return []
 
@@ -85,7 +85,7 @@ class CrossNetwork(Concatenation):
                 products.append(layer)
             self.stack.append(tuple(products))
 
-    def step_weights(self) -> list[LayerWeights]:
+    def step_weights(self, scoring: bool = False) -> list[LayerWeights]:
         """Return the current V and U, or W, of every layer."""
         return [weights_of(layer) for products in self.stack for layer in products]
 

@@ -72,7 +72,7 @@ class DotInteraction(keras.layers.Layer):
     def build_weights(self, bottom_shape, embeddings_shape) -> None:
         """Do nothing: the layer has no weights."""
 
-    def step_weights(self) -> list:
+    def step_weights(self, scoring: bool = False) -> list:
         """Return an empty list: the layer has no weights."""
         return []
 

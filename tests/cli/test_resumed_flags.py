@@ -74,6 +74,8 @@ VALUES = {
     "top_mlp_dims": ("9,1", "7,1"),
     "interaction": ("cross", "cat"),
     "structure": ("parallel", "stacked"),
+    "batch_norm_epsilon": ("0.001", "0.002"),
+    "batch_norm_momentum": ("0.8", "0.7"),
     "out_of_range": ("hash", "clip"),
     "max_table_size": ("400", "401"),
     "batch_size": ("64", "128"),

@@ -16,8 +16,9 @@ def test_the_plan_predicts_the_bytes_that_every_worker_sends(trained, workers, n
     for worker, calls in zip(outcome.plan["workers"], outcome.calls, strict=True):
         embedding = sum(count for _, kind, count in calls if kind.startswith("embedding_"))
         dense = sum(count for _, kind, count in calls if kind.startswith("dense_gradients"))
-        assert (embedding, dense) == (worker["alltoall_bytes"], worker["dense_bytes"])
-        assert embedding + dense == sum(count for _, _, count in calls)
+        statistics = sum(count for _, kind, count in calls if kind.startswith("batch_norm/"))
+        assert (embedding, dense, statistics) == (worker["alltoall_bytes"], worker["dense_bytes"], worker["statistics_bytes"])
+        assert embedding + dense + statistics == sum(count for _, _, count in calls)
 
 
 @pytest.mark.parametrize(("workers", "name"), CASES, ids=lambda value: str(value).replace(" ", "-"))
@@ -33,6 +34,9 @@ def test_a_step_takes_few_collectives_for_any_number_of_tables(trained, workers,
         if workers < 4 or TRAININGS[name].slices == 1
         else ["alltoall dense_gradients_parts", "allgather dense_gradients_sums"]
     )
+    if "norm" in name:  # forward and backward through each layer
+        layers = ["deep/0"] if "sliced" in name else ["bottom_mlp/0", "bottom_mlp/1", "top_mlp/0"]
+        expected += [f"allgather batch_norm/{layer}/{way}" for layer in layers for way in ("moments", "gradient")]
     for calls in trained(workers)[name].calls:
         assert sorted(f"{operation} {kind}" for operation, kind, _ in calls) == sorted(expected)
 

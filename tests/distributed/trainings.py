@@ -26,6 +26,7 @@ PLACEMENTS = {  # thresholds in elements; five tables have 1600 elements, one 50
     "replicated": ("--data_parallel_threshold", "1600"),
     "mixed": ("--column_slice_threshold", "800", "--data_parallel_threshold", "504"),
 }
+NORM = ("--batch_norm", "--dropout", "0.2")
 WHOLE = ("--dense_update_rows", "100000", "--table_l2", "0.05")
 REGULARISED = ("--dropout", "0.3", "--embedding_l2", "0.1", "--mlp_l2", "0.01")
 PARALLEL = ("--interaction", "cross", "--cross_layer_projection_dim", "0", "--num_cross_layers", "2", "--structure", "parallel")
@@ -71,6 +72,11 @@ TRAININGS = {
     "mixed parallel": _training("mixed", "adam", *PARALLEL, steps=6),
     "mixed whole": _training("mixed", "adam", *WHOLE, steps=6),
     "sliced whole": _training("sliced", "rowwise_adagrad", "--amp", *WHOLE, rows="lists", steps=6),
+    "mixed norm": _training("mixed", "adam", *NORM, steps=6),
+    "tables norm large": _training("tables", "adam", *NORM, *PARALLEL, rows="large", batch=2048, steps=4),
+    "sliced norm": _training("sliced", "rmsprop", *WIDE_AND_DEEP, "--batch_norm", "--amp", *WHOLE, rows="lists", steps=6),
+    "mixed norm on a GPU": _training("mixed", "adam", *NORM, slices=1, steps=6, gpu=True),
+    "mixed norm one sum": _training("mixed", "adam", *NORM, slices=1, steps=6),
     "mixed lists": _training("mixed", "adam", rows="lists", steps=6),
     "sliced lists": _training("sliced", "rowwise_adagrad", "--amp", rows="lists", steps=6),
     "mixed shapes": _training("mixed", "rowwise_adagrad", "--interaction", "cross", "--cross_layer_projection_dim", "5", rows="shapes", steps=6),
@@ -101,6 +107,8 @@ CHOSEN = {
     3: ("tables sgd", "mixed sgd", "mixed shapes"),
     4: (
         "mixed adam",
+        "mixed norm",
+        "tables norm large",
         "sliced adam bfloat16",
         *ON_FOUR,
         "tables sgd of one column",
@@ -111,7 +119,7 @@ CHOSEN = {
         "mixed wide",
         *(f"mixed {optimizer} on a GPU" for optimizer in ON_GPU),
     ),
-    8: ("mixed adam",),
+    8: ("mixed adam", "mixed norm"),
 }
 
 
@@ -212,8 +220,10 @@ def train(training: Training, dataset: Path, world) -> dict:
         found["files"] = sorted(path.name for path in open_files() if path.parent == folder / "train")
     check_equal(model)
     found |= {f"after/{name}": values for name, values in pieces(model).items()}
-    dense = architecture_of(config.model).dense_elements(config.model, len(spec.numerical), placement.widths)
-    found["plan"] = json.dumps(report(placement, training.batch, 2 if config.device.amp else 4, dense, trainer.groups.tables[-1].rule.needs_squares))
+    architecture, rule = architecture_of(config.model), trainer.groups.tables[-1].rule
+    dense = architecture.dense_elements(config.model, len(spec.numerical), placement.widths)
+    normalised = sum(architecture.normalised(config.model, len(spec.numerical)))
+    found["plan"] = json.dumps(report(placement, training.batch, 2 if config.device.amp else 4, dense, rule.needs_squares, normalised))
     if training.batch == BATCH and training.features is None:
         with contextlib.closing(TfRawSplit(spec, "test")) as split:
             scores = Evaluator(model, config.device.xla).score(batches(split, 2 * BATCH, 1), split.num_samples)

@@ -13,7 +13,7 @@ prepare_tensorflow()
 import tensorflow as tf  # noqa: E402
 from tensorflow.python.framework.kernels import get_registered_kernels_for_op  # noqa: E402
 
-from model.layers.mlp import LayerWeights  # noqa: E402
+from model.layers.dense import LayerWeights  # noqa: E402
 from tests.model.tiny_model import batch, model_and_trainer  # noqa: E402
 
 STAGE = {"stage": "hlo", "platform_name": "GPU"}

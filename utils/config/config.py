@@ -47,6 +47,8 @@ class Config:
         if self.run.mode == TRAIN and needing and not options.evals_per_epoch and options.test_freq is None:
             raise ValueError(f"{needing[0]} needs evaluations, and --evals_per_epoch 0 turns them off; drop one of them, or add --test_freq")
 
+        if self.run.mode == TRAIN and self.model.batch_norm and self.data.batch_size == 1:
+            raise ValueError("--batch_norm --batch_size 1: one sample has no variance to normalise by; give at least 2 samples")
         if self.run.untrained and self.run.mode == EVAL and options.restore_checkpoint_path is not None:
             raise ValueError("--untrained and --restore_checkpoint_path exclude each other; drop one of them")
         if self.features.embedding_sizes_file is not None and "embedding_dim" in self.given:

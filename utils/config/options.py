@@ -73,6 +73,23 @@ class ModelConfig:
         resume=MODEL,
         needs="interaction wide_and_deep",
     )
+    batch_norm: bool = option(
+        False,
+        "batch normalisation of the MLPs' layers, before the ReLU, over the samples of all workers",
+        resume=MODEL,
+        unrecorded=False,
+    )
+    batch_norm_epsilon: float = option(
+        1e-5, "added to the variance by --batch_norm", resume=MODEL, unrecorded=1e-5, needs="batch_norm", bounds=Bounds("above 0", 0, above=True)
+    )
+    batch_norm_momentum: float = option(
+        0.9,
+        "part of the moving mean and variance that a step of --batch_norm keeps",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        needs="batch_norm",
+        bounds=Bounds("at least 0 and below 1", 0, 1, below=True),
+    )
     embedding_trainable: bool = option(True, "train the embedding tables; false freezes them", modes=(TRAIN, PLAN), resume=MUST_EQUAL)
     embedding_initializer: str | None = option(
         None,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from model.layers.mlp import Mlp, layer_seed
+from model.layers.dense import layer_seed
+from model.layers.mlp import Mlp
 
 BOTTOM, TOP = (512, 256, 128), (1024, 1024, 512, 256, 1)
 
