@@ -80,7 +80,9 @@ def main(chosen: SmallLogsOptions, report: Report) -> None:
     with scratch(chosen.folder, 1 << 30, "the logs") as work:
         for log in _criteo(Path(chosen.criteo), work) if chosen.criteo else _drawn(chosen, work):
             figures = report.figures["logs"][log.name] = _compare(chosen, log)
-            report.say(f"{log.name}: ours {figures['ours']:.4f}, {figures['difference']:+.4f}, {figures['seconds']:.0f} s")
+            report.say(
+                f"{log.name}: ours {figures['ours']:.4f}, {figures['difference']:+.4f}, best epoch {figures['best_epoch']:.0f}, {figures['seconds']:.0f} s"
+            )
     found = report.figures["logs"]
     rows = [
         (name, one["rows"], *(_digits(one[peer]) for peer in ("logistic", "factorisation", "lightgbm", "ours")), f"{one['difference']:+.4f}")
@@ -101,26 +103,27 @@ def _compare(chosen: SmallLogsOptions, log: Dataset) -> dict[str, float | None]:
     if log.pair is not None:
         factorisation = small_peers.matrix_factorisation(rows.splits, *map(rows.features.index, log.pair))
     trees = small_peers.lightgbm(rows.splits, chosen.lightgbm_python) if chosen.lightgbm_python else None
-    ours, seconds = _train(chosen, log.folder)
+    trained, seconds = _train(chosen, log.folder)
     return {
         "rows": sum(len(one.labels) for one in rows.splits.values()),
         "logistic": logistic,
         "factorisation": factorisation,
         "lightgbm": trees,
-        "ours": ours,
-        "difference": ours - max(logistic, factorisation or 0.0),
+        "ours": trained["auc"],
+        "difference": trained["auc"] - max(logistic, factorisation or 0.0),
+        "best_epoch": trained["best_epoch"],
         "seconds": seconds,
     }
 
 
-def _train(chosen: SmallLogsOptions, dataset: Path) -> tuple[float, float]:
-    """Train by the recipe; return the test AUC of the weights that were best on the valid split, and the seconds of the process."""
+def _train(chosen: SmallLogsOptions, dataset: Path) -> tuple[dict[str, float], float]:
+    """Train by the recipe; return the last figures, which are of the weights that were best on the valid split, and the seconds of the process."""
     log, model = dataset / "log.json", dataset / "model"
     epochs = ("--epochs", chosen.epochs) if chosen.epochs else ()
     flags = ("--config", chosen.recipe, "--dataset_path", dataset, "--save_checkpoint_path", model, "--log_path", log, *epochs)
     ended = start(sys.executable, "dlrm.py", *flags, "--cpu", "--inter_op_parallelism", 1, "--intra_op_parallelism", 1)
     lines = [json.loads(line.partition(" ")[2]) for line in log.read_text().splitlines()]
-    return [line["data"] for line in lines if line.get("step") == []][-1]["auc"], ended.seconds
+    return [line["data"] for line in lines if line.get("step") == []][-1], ended.seconds
 
 
 def _drawn(chosen: SmallLogsOptions, work: Path) -> Iterator[Dataset]:
