@@ -15,7 +15,7 @@ of consecutive rows, each tested once with a model of the other four, whose last
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -32,6 +32,7 @@ from utils.errors import UserError
 
 FOLDS = 5
 VALID, TEST = 0.1, 0.2
+COLUMNS = ("log", "rows", "logistic regression", "matrix factorisation", "LightGBM", "ours", "difference")
 _DAY = "day_0.tsv"
 
 
@@ -80,16 +81,16 @@ def main(chosen: SmallLogsOptions, report: Report) -> None:
     with scratch(chosen.folder, 1 << 30, "the logs") as work:
         for log in _criteo(Path(chosen.criteo), work) if chosen.criteo else _drawn(chosen, work):
             figures = report.figures["logs"][log.name] = _compare(chosen, log)
-            report.say(
-                f"{log.name}: ours {figures['ours']:.4f}, {figures['difference']:+.4f}, best epoch {figures['best_epoch']:.0f}, {figures['seconds']:.0f} s"
-            )
+            passes = f"best epoch {figures['best_epoch']:.0f}, {figures['seconds']:.0f} s"
+            report.say(f"{log.name}: {', '.join(f'{name} {text}' for name, text in zip(COLUMNS[1:], _texts(figures), strict=True))}; {passes}")
     found = report.figures["logs"]
-    rows = [
-        (name, one["rows"], *(_digits(one[peer]) for peer in ("logistic", "factorisation", "lightgbm", "ours")), f"{one['difference']:+.4f}")
-        for name, one in found.items()
-    ]
     report.figures["lowest_difference"] = min(one["difference"] for one in found.values())
-    report.table("test AUC", ["log", "rows", "logistic regression", "matrix factorisation", "LightGBM", "ours", "difference"], rows)
+    report.table("test AUC", COLUMNS, [(name, *_texts(one)) for name, one in found.items()])
+
+
+def _texts(figures: Mapping[str, float | None]) -> list[str]:
+    aucs = (_digits(figures[peer]) for peer in ("logistic", "factorisation", "lightgbm", "ours"))
+    return [f"{figures['rows']:,}", *aucs, f"{figures['difference']:+.4f}"]
 
 
 def _digits(auc: float | None) -> str:
