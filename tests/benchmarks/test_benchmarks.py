@@ -34,6 +34,7 @@ NAMES = (
     "resources",
     "scaling",
     "serving",
+    "small_logs",
     "small_sample",
     "startup",
     "train_step",
