@@ -47,7 +47,7 @@ class SmallLogsOptions(Options):
     kinds: tuple[str, ...] = option(tuple(KINDS), f"kinds of drawn logs: {', '.join(KINDS)}")
     rows: int | None = option(None, "rows of every drawn log; the default is a number of its kind", unit="rows")
     criteo: str | None = option(None, f"folder with {_DAY} of the Criteo form, whose folds are compared in place of drawn logs")
-    recipe: str = option(str(ROOT / "recipes" / "small.yaml"), "file of flags for dlrm.py")
+    recipe: str | None = option(None, "file of flags for dlrm.py; the default is recipes/small.yaml of this repository")
     epochs: int | None = option(None, "epochs in place of the recipe's", unit="epochs")
     lightgbm_python: str | None = option(None, "Python with lightgbm; without it LightGBM is not measured")
     folder: str | None = option(None, "folder for the logs; the default is the system's temporary folder")
@@ -59,7 +59,7 @@ class SmallLogsOptions(Options):
             raise UserError(f"--rows {self.rows}: expected at least {MIN_ROWS}")
         if self.lightgbm_python and not shutil.which(self.lightgbm_python):
             raise UserError(f"--lightgbm_python {self.lightgbm_python}: no such program; expected a Python with lightgbm")
-        if not Path(self.recipe).is_file():
+        if self.recipe is not None and not Path(self.recipe).is_file():
             raise UserError(f"--recipe {self.recipe}: no such file")
         if self.criteo is not None and not (Path(self.criteo) / _DAY).is_file():
             raise UserError(f"--criteo {self.criteo}: it holds no {_DAY}")
@@ -121,7 +121,8 @@ def _train(chosen: SmallLogsOptions, dataset: Path) -> tuple[dict[str, float], f
     """Train by the recipe; return the last figures, which are of the weights that were best on the valid split, and the seconds of the process."""
     log, model = dataset / "log.json", dataset / "model"
     epochs = ("--epochs", chosen.epochs) if chosen.epochs else ()
-    flags = ("--config", chosen.recipe, "--dataset_path", dataset, "--save_checkpoint_path", model, "--log_path", log, *epochs)
+    recipe = Path(chosen.recipe or ROOT / "recipes" / "small.yaml").absolute()
+    flags = ("--config", recipe, "--dataset_path", dataset, "--save_checkpoint_path", model, "--log_path", log, *epochs)
     ended = start(sys.executable, "dlrm.py", *flags, "--cpu", "--inter_op_parallelism", 1, "--intra_op_parallelism", 1)
     lines = [json.loads(line.partition(" ")[2]) for line in log.read_text().splitlines()]
     return [line["data"] for line in lines if line.get("step") == []][-1], ended.seconds

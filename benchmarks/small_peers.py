@@ -18,17 +18,7 @@ from dataloading.tf_raw import TfRawSplit
 SPLITS = ("train", "valid", "test")
 PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # scikit-learn's C; a larger C is a weaker penalty
 FACTORS, RIDGES, PASSES = 8, (2.0, 5.0, 10.0, 20.0, 50.0), 12
-LIGHTGBM = """
-import json, sys
-import lightgbm
-import numpy as np
-data = np.load(sys.argv[1])
-categorical = list(range(int(data["ids"])))
-rows = {name: lightgbm.Dataset(data[name], data[name + " labels"], categorical_feature=categorical) for name in ("train", "valid")}
-settings = {"objective": "binary", "metric": "auc", "learning_rate": 0.05, "num_leaves": 31, "verbosity": -1, "num_threads": 1}
-trees = lightgbm.train(settings, rows["train"], 1000, valid_sets=[rows["valid"]], callbacks=[lightgbm.early_stopping(50, verbose=False)])
-np.save(sys.argv[2], trees.predict(data["test"]))
-"""
+CHILD = Path(__file__).with_name("lightgbm_child.py")
 
 
 class Rows(NamedTuple):
@@ -67,13 +57,16 @@ def auc(rows: Rows, scores: np.ndarray) -> float:
 
 def logistic_regression(rows: Mapping[str, Rows]) -> float:
     """Return the test AUC of a logistic regression with a weight for every id of every feature and one for every numerical."""
-    from scipy import sparse
+    from sklearn.compose import make_column_transformer
     from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import OneHotEncoder
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-    encoder = OneHotEncoder(handle_unknown="ignore").fit(rows["train"].ids)
-    mean, spread = rows["train"].numerical.mean(axis=0), rows["train"].numerical.std(axis=0) + 1e-9
-    inputs = {name: sparse.hstack([encoder.transform(one.ids), (one.numerical - mean) / spread], format="csr") for name, one in rows.items()}
+    joined = {name: np.hstack([one.ids, one.numerical]) for name, one in rows.items()}
+    ids, columns = rows["train"].ids.shape[1], joined["train"].shape[1]
+    encoder = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), list(range(ids))), (StandardScaler(), list(range(ids, columns))), sparse_threshold=1.0
+    ).fit(joined["train"])
+    inputs = {name: encoder.transform(one) for name, one in joined.items()}
     best = (-1.0, 0.0)
     for penalty in PENALTIES:
         fitted = LogisticRegression(C=penalty, max_iter=300).fit(inputs["train"], rows["train"].labels)
@@ -115,14 +108,14 @@ def _products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 def _solve(own: np.ndarray, ids: np.ndarray, others: np.ndarray, target: np.ndarray, ridge: float) -> None:
     """Replace bias and factors of each id by the solution of its ridge regression on the other side's factors, in place."""
-    from scipy import sparse
-
-    inputs = others[:, 1:]  # [n, 1 + factors]: the constant beside the factors
-    rest = target - others[:, 0]
-    width, sums = inputs.shape[1], sparse.csr_matrix((np.ones(len(ids)), (ids, np.arange(len(ids)))), shape=(len(own), len(ids)))
-    grams = (sums @ (inputs[:, :, np.newaxis] * inputs[:, np.newaxis]).reshape(len(ids), -1)).reshape(-1, width, width)
-    solved = np.linalg.solve(grams + ridge * np.eye(width), (sums @ (inputs * rest[:, np.newaxis]))[:, :, np.newaxis])[:, :, 0]
-    own[:, 0], own[:, 2:] = solved[:, 0], solved[:, 1:]
+    order = np.argsort(ids, kind="stable")
+    present, starts = np.unique(ids[order], return_index=True)
+    inputs, rest = others[order, 1:], target[order] - others[order, 0]  # [n, 1 + factors]: the constant beside the factors; [n]
+    grams = np.add.reduceat(inputs[:, :, np.newaxis] * inputs[:, np.newaxis], starts)
+    products = np.add.reduceat(inputs * rest[:, np.newaxis], starts)
+    solved = np.linalg.solve(grams + ridge * np.eye(inputs.shape[1]), products[:, :, np.newaxis])[:, :, 0]
+    own[:, 0], own[:, 2:] = 0.0, 0.0  # an id without rows has neither bias nor factors
+    own[present, 0], own[present, 2:] = solved[:, 0], solved[:, 1:]
 
 
 def lightgbm(rows: Mapping[str, Rows], python: str) -> float:
@@ -136,7 +129,7 @@ def lightgbm(rows: Mapping[str, Rows], python: str) -> float:
         data |= {f"{name} labels": one.labels for name, one in rows.items()}
         given, scores = Path(folder) / "rows.npz", Path(folder) / "scores.npy"
         np.savez(given, ids=rows["train"].ids.shape[1], **data)
-        ended = subprocess.run([python, "-c", LIGHTGBM, given, scores], capture_output=True, text=True, check=False)
+        ended = subprocess.run([python, CHILD, given, scores], capture_output=True, text=True, check=False)
         if ended.returncode:
             raise RuntimeError(f"{python}: LightGBM failed:\n{ended.stderr[-2000:]}")
         return auc(rows["test"], np.load(scores))
