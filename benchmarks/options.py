@@ -64,4 +64,5 @@ def run(kind: type[Options], main: Callable[[Any, Report], None], description: s
 
 
 def _name() -> str:
-    return f"python -m benchmarks.{Path(sys.argv[0]).stem}"
+    path = Path(sys.argv[0])
+    return f"python -m benchmarks.{path.parent.name if path.stem == '__main__' else path.stem}"

@@ -45,20 +45,21 @@ def test_imports_of_the_program_are_pinned(package, path):
     optional = ("requirements-optional.txt", "requirements-spark.txt", "requirements-serving.txt")
     names = {name: pin for file in ("requirements.txt", *optional) for name, pin in pins(file).items()}
     if path.startswith(("benchmarks/", "scripts/")):  # peers that benchmarks measure the project against; what executes the notebook
-        names |= pins("requirements-dev.txt") | pins("benchmarks/requirements-peers.txt")
+        names |= pins("requirements-dev.txt") | pins("benchmarks/requirements-peers.txt") | pins("benchmarks/requirements-published.txt")
     assert package in names, f"{path} imports {package}"
 
 
 def test_imports_of_the_tests_are_required():
-    files = [*ROOT.glob("requirements*.txt"), ROOT / "benchmarks" / "requirements-peers.txt"]
-    assert len(files) == 8
+    files = [*ROOT.glob("requirements*.txt"), *ROOT.glob("benchmarks/requirements-*.txt")]
+    assert len(files) == 9
     names = {package for file in files for package in pins(file)}
     assert not set(imported(SOURCES)) - names
 
 
-@pytest.mark.parametrize(
-    "name", [f"requirements{kind}.txt" for kind in ("", "-dev", "-spark", "-serving", "-stub", "-trackers")] + ["benchmarks/requirements-peers.txt"]
-)
+EXACT = [f"requirements{kind}.txt" for kind in ("", "-dev", "-spark", "-serving", "-stub", "-trackers")]
+
+
+@pytest.mark.parametrize("name", [*EXACT, *(f"benchmarks/requirements-{kind}.txt" for kind in ("peers", "published"))])
 def test_every_version_is_exact(name):
     assert pins(name) and all(re.fullmatch(r"==\d[\w.]*", version) for version in pins(name).values())
 

@@ -30,6 +30,7 @@ NAMES = (
     "observation",
     "preproc",
     "preproc_spark",
+    "published",
     "replicas",
     "resources",
     "scaling",
