@@ -56,6 +56,7 @@ class ScalingOptions(Options):
     embedding_dim: int = option(128, "columns of each table", unit="columns")
     bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "layer widths of the bottom MLP")
     top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "layer widths of the top MLP")
+    batch_norm: bool = option(False, "batch normalisation of the MLPs, whose statistics are exchanged")
     precision: str = option("float32", "precision of the dense part, as by --amp in dlrm.py", choices=PRECISIONS)
     xla: bool = option(False, "compile the step by XLA, as in dlrm.py")
     ids: str = option("uniform", "distribution of the ids", choices=tuple(EXPONENTS))
@@ -79,6 +80,7 @@ class ScalingOptions(Options):
             flags += [f"--{name}", getattr(self, name)] if getattr(self, name) else []
         for name in ("bottom_mlp_dims", "top_mlp_dims"):
             flags += [f"--{name}", ",".join(map(str, getattr(self, name)))]
+        flags += ["--batch_norm"] if self.batch_norm else []
         return [*flags, *(["--amp", "--amp_dtype", self.precision] if self.precision != "float32" else []), *(["--xla"] if self.xla else [])]
 
 
@@ -103,7 +105,8 @@ def main(chosen: ScalingOptions, report: Report) -> None:
     keys = ("threads", "samples_per_s", "efficiency", "step_time_ms", "collectives_ms", "collectives_share")
     keys += ("exchanged_mb", "exchanged_of_minimum", "summed_mb", "summed_of_minimum")
     report.table(
-        f"{chosen.precision}{', --xla' if chosen.xla else ''}, {chosen.ids} ids, global batch {chosen.batch_size}, "
+        f"{chosen.precision}{', --xla' if chosen.xla else ''}{', --batch_norm' if chosen.batch_norm else ''}, {chosen.ids} ids, "
+        f"global batch {chosen.batch_size}, "
         f"{chosen.num_tables} tables of {chosen.cardinality:,} x {chosen.embedding_dim}, medians of {chosen.num_rounds} launches",
         columns,
         [(str(count), *(facts[key] for key in keys)) for count, facts in figures.items()],
@@ -151,8 +154,8 @@ def worker(flags: list[str], precision: str, ids: str, num_tables: int, cardinal
     prepare_tensorflow()
     from benchmarks.collectives import Recorder
     from benchmarks.peers import LEARNING_RATE, steps
+    from model.architectures import architecture_of
     from model.embedding.plan import report
-    from model.shapes import dense_elements
     from training.build import build_trainer
     from training.device_batch import to_device
     from utils.distributed import join
@@ -160,7 +163,8 @@ def worker(flags: list[str], precision: str, ids: str, num_tables: int, cardinal
     work = Workload((cardinality,) * num_tables, options(*flags))
     model_options = work.config.model
     stacks = model_options.bottom_mlp_dims, model_options.top_mlp_dims
-    set_cycle_time(expected_step_ms(work.batch_size, stacks, launch.size(), precision != "float32"))
+    norms = len(architecture_of(model_options).normalised(model_options, work.num_numerical))
+    set_cycle_time(expected_step_ms(work.batch_size, stacks, launch.size(), precision != "float32"), norms=norms)
     world = join()
     configure_tensorflow(work.config.device, world.local_rank, world.local_size)
     model = work.build(precision, world)
@@ -176,7 +180,7 @@ def worker(flags: list[str], precision: str, ids: str, num_tables: int, cardinal
     calls = world.horovod.calls if world.horovod else {}
     if calls:
         seconds |= interleave({"collectives": world.horovod.alone()}, 3, steps_per_round, warmup=3)
-    dense = dense_elements(work.num_numerical, model_options.bottom_mlp_dims, model_options.top_mlp_dims, [work.dim] * num_tables)
+    dense = architecture_of(model_options).dense_elements(model_options, work.num_numerical, work.widths)
     plan = report(model.embedding.placement, work.batch_size, 4 if precision == "float32" else 2, dense)
     sent = {call.name: call.sent_bytes(world.rank, world.size) for call in calls.values()}
     exchanged = sum(count for name, count in sent.items() if name.startswith("embedding"))

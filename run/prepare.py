@@ -214,7 +214,8 @@ def _faults_logged(run: Prepared) -> Iterator[None]:
 def _connected(config: Config, world: World) -> tuple[World, str]:
     """Join the workers and configure TensorFlow; return the world and the device."""
     stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
-    set_cycle_time(expected_step_ms(config.data.batch_size, stacks, launch.size(), config.device.amp), gpu=bool(physical_gpus(config.device)))
+    step_ms = expected_step_ms(config.data.batch_size, stacks, launch.size(), config.device.amp)
+    set_cycle_time(step_ms, gpu=bool(physical_gpus(config.device)), norms=len(architecture_of(config.model).normalised(config.model, 1)))
     joined = join(world)
     # Configure before anything that may run a collective: TensorFlow cannot be configured after the first tensor.
     device = configured(config.device, joined.local_rank, joined.local_size)

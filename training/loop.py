@@ -111,7 +111,8 @@ class Training:
             self._trainer.check_copies()
             position.turn_epoch(len(self._data))
         self._reports.read()
-        self._reports.end(position.step - self._began_at)
+        if position.step > self._began_at:
+            self._reports.end(position.step)  # not the steps of this process: a resumed run ends as it would have unbroken
         self._profile.end(position.step)
         self._profile.warn_if_none(position.step)
         if self._checkpoints.wanted:

@@ -141,8 +141,7 @@ class Trainer:
 
         def update() -> tf.Tensor | None:
             with self.world.timed(on_gpu()) as more:
-                self._apply(gradients, rates, step)
-                self.model.follow(moments, num_samples[0])
+                self._apply(gradients, rates, step, moments, num_samples[0])
                 if tables:
                     embedding.update(updates, batch.ids, by_vector, step, table_scale)
                     embedding.update_replicated(updates, replicated, step)
@@ -158,7 +157,8 @@ class Trainer:
     def _all_finite(self, gradients, replicated, loss, overflows) -> tf.Tensor:
         return all_finite([*self._unpacked(gradients), *replicated], tf.concat([loss, overflows], axis=0) if self.scaled else None)
 
-    def _apply_gradients(self, gradients: list[tf.Tensor], rates: tf.Tensor, step: tf.Tensor) -> None:
+    def _apply_gradients(self, gradients: list[tf.Tensor], rates: tf.Tensor, step: tf.Tensor, moments, num_samples: tf.Tensor) -> None:
+        self.model.follow(moments, num_samples)
         by_name = self._by_name(gradients)
         for number, group in enumerate(self.groups.dense):
             group.apply([by_name[name] for name in group.weights], rates[number], step)

@@ -9,6 +9,7 @@ from utils import launch
 _FLOPS_PER_MS = 1e8  # of a worker, in float32; only the order of magnitude matters
 _SPEEDUP_16_BITS = 3
 _LOOKS_A_STEP = 50
+_EXCHANGES = 3  # of a step that `_LOOKS_A_STEP` was measured for
 _SHORTEST_MS, _LONGEST_MS = 1, 10
 
 
@@ -25,18 +26,20 @@ def expected_step_ms(batch_size: int, stacks: Sequence[Sequence[int]], num_worke
     return 6 * batch_size / num_workers * products / (_FLOPS_PER_MS * (_SPEEDUP_16_BITS if sixteen_bits else 1))
 
 
-def set_cycle_time(step_ms: float, gpu: bool = False) -> None:
+def set_cycle_time(step_ms: float, gpu: bool = False, norms: int = 0) -> None:
     """Set Horovod's cycle time before it starts, unless HOROVOD_CYCLE_TIME is set or the machine has processors to spare.
 
     With a GPU it is 0.1 ms: a step takes few milliseconds and waits for three exchanges.
 
     In each cycle Horovod exchanges messages with the other workers, which wait for each other busily. The default is a thousand cycles a second: with
-    two workers on two processors they took 30% of the time. Too few cycles delay short steps, which wait for three exchanges each.
+    two workers on two processors they took 30% of the time. Too few cycles delay short steps, which wait for three exchanges each, and for two more
+    in each of the `norms` layers with batch normalisation.
     """
     if gpu:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
     elif 2 * launch.local_size() > (os.cpu_count() or 1):
-        cycle = min(max(step_ms / _LOOKS_A_STEP, _SHORTEST_MS), _LONGEST_MS)
+        looks = _LOOKS_A_STEP * (_EXCHANGES + 2 * norms) / _EXCHANGES
+        cycle = min(max(step_ms / looks, _SHORTEST_MS), _LONGEST_MS)
         os.environ.setdefault("HOROVOD_CYCLE_TIME", f"{cycle:.1f}")
 
 

@@ -82,8 +82,9 @@ class BatchNorm:
     def _moments(self, products, real, epsilon: float, name: str, passes: "_Native | _Plain") -> tuple[tf.Tensor, tf.Tensor]:
         """Return the mean and 1 / sqrt(variance + epsilon) of the products, `[out]` float64."""
         mine = pairwise_sum([passes.moments(*part) for part in zip(products, real, strict=True)])
-        mean, square = tf.unstack(self._over_workers(mine, f"batch_norm/{name}/moments") / self._count)
-        variance = tf.maximum(square - mean * mean, 0.0)
+        sums = self._over_workers(mine, f"batch_norm/{name}/moments") / self._count
+        mean = sums[0]
+        variance = tf.maximum(sums[1] - mean * mean, 0.0)
         unbiased = variance * (self._count / tf.maximum(self._count - 1, 1))
         self.found[name] = Moments(tf.cast(mean, tf.float32), tf.cast(unbiased, tf.float32))
         return mean, 1 / tf.sqrt(variance + epsilon)
@@ -93,7 +94,7 @@ class BatchNorm:
         if self._world.size == 1:
             return sums
         everyone = self._world.all_gather(tf.reshape(sums, [1, *sums.shape]), name)
-        return pairwise_sum(tf.unstack(tf.ensure_shape(everyone, [self._world.size, *sums.shape])))
+        return pairwise_sum([everyone[rank] for rank in range(self._world.size)])
 
 
 def _float32(*rows: tf.Tensor) -> tf.Tensor:

@@ -35,6 +35,7 @@ NAMES = (
     "resources",
     "scaling",
     "serving",
+    "small_logs",
     "small_sample",
     "startup",
     "train_step",

@@ -254,10 +254,12 @@ def main() -> int:
     parser.add_argument("--other_kills", type=int, default=20, help="kills anywhere else, a fifth of them with two workers")
     parser.add_argument("--others", type=int, default=6, help="tries of each other fault")
     parser.add_argument("--requests", type=int, default=5000, help="requests of raw rows under publishing and kills; serving_fire.py sends more")
-    parser.add_argument("--only", choices=("training", "serving"), help="group of faults to cause (default: both)")
+    parser.add_argument("--combinations", type=int, default=100, help="combinations of models, optimizers and ways to train whose runs are cut")
+    parser.add_argument("--only", choices=("training", "combinations", "serving"), help="group of faults to cause (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random points")
     options = parser.parse_args()
-    import disturbances  # imports names of this file
+    import combined_cuts  # these import names of this file
+    import disturbances
     import serving_faults
     import serving_matrix
 
@@ -284,11 +286,13 @@ def main() -> int:
             campaign.not_finite,
             *disturbances.Disturbances(campaign).all(options.others),
         ]
+        combinations = combined_cuts.all_models(Path(folder) / "combinations", options.seed, options.combinations)
         of_serving = [
             *serving_faults.ServingFaults(campaign, options.requests).all(options.others),
             lambda: serving_matrix.all_combinations(Path(folder) / "serving"),
         ]
-        chosen = {"training": faults, "serving": of_serving}.get(options.only, [*faults, *of_serving])
+        groups = {"training": faults, "combinations": combinations, "serving": of_serving}
+        chosen = groups.get(options.only) or [fault for group in groups.values() for fault in group]
         rows = []
         for fault in chosen:
             rows.append(fault())

@@ -329,6 +329,12 @@ def test_skipped_steps_in_a_row_are_counted_over_a_resume(tmp_path):
         rest.run()
 
 
+def test_a_resumed_run_whose_steps_are_all_skipped_ends_as_the_unbroken_run(tmp_path):
+    position = Position(step=3, epoch=0, batch=3, samples=12)
+    rest = Loop(tmp_path, losses=lambda step: math.nan if step >= 3 else 0.5, scaled=True, position=position)
+    assert rest.run()["skipped_steps"] == 2 and rest.training.position.step == 5
+
+
 def test_position_of_an_older_checkpoint_begins_a_new_mean(tmp_path):
     older = {"step": 5, "epoch": 1, "batch": 0, "samples": 19, "best_auc": 0.6, "evals_without_gain": 0}
     rest = Loop(tmp_path, "--epochs", "2", "--print_freq", "2", losses=float, position=Position(**older))

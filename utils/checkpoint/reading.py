@@ -75,8 +75,17 @@ class Checkpoint:
         return self._arrays[name]
 
     def read(self, name: str) -> np.ndarray:
-        """Read a whole array."""
-        return np.concatenate([rows for _, rows in self.read_rows(name)]) if self.shape(name)[0] else np.empty(self.shape(name), np.float32)
+        """Read a whole array.
+
+        Raises:
+            CheckpointError: see `read_rows`; or it holds variances of which one is negative or not finite, whose scores would be NaN.
+        """
+        values = np.concatenate([rows for _, rows in self.read_rows(name)]) if self.shape(name)[0] else np.empty(self.shape(name), np.float32)
+        if name.endswith("/moving_variance") and not (right := np.isfinite(values) & (values >= 0)).all():
+            raise DamagedError(
+                self.folder, f"{self.folder}: {name} holds {values[~right][0]}, expected finite values of 0 or more; the checkpoint is damaged"
+            )
+        return values
 
     def read_rows(self, name: str, columns: tuple[int, int] | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """Yield an array, or some of its columns, in blocks of rows: (first row, `[n, …]`); the next blocks are read in the background.

@@ -33,3 +33,10 @@ def test_cycle_time_is_horovods_default_with_spare_processors(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     set_cycle_time(5000)
     assert "HOROVOD_CYCLE_TIME" not in os.environ
+
+
+def test_batch_normalisation_shortens_cycles(monkeypatch):
+    monkeypatch.delenv("HOROVOD_CYCLE_TIME", raising=False)
+    monkeypatch.setenv("HOROVOD_LOCAL_SIZE", str(os.cpu_count()))
+    set_cycle_time(400, norms=3)
+    assert float(os.environ["HOROVOD_CYCLE_TIME"]) == pytest.approx(400 / 50 * 3 / 9, abs=0.05)
