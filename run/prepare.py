@@ -96,7 +96,7 @@ class Checked:
     @property
     def position(self) -> Position:
         """The position at which training begins."""
-        return Position(**self.checkpoint.manifest["position"]) if self.goes_on else Position()
+        return Position.saved(self.checkpoint.manifest["position"]) if self.goes_on else Position()
 
     @property
     def chosen_by(self) -> str:

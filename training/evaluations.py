@@ -99,14 +99,14 @@ class Evaluations:
         self._log.log(EVALUATION, entry(self._split, metrics, (position.epoch, position.step)))
         position.evaluation_due, position.last_auc = False, metrics.auc
         if self._is_point():  # not where only --max_steps ended the run: a longer run has no evaluation there
-            position.evals_without_gain += 1
-            position.evals_on_plateau += 1
+            gains = position.improves(self._config.ranking, self._chosen(metrics))
+            position.evals_without_gain = 0 if gains else position.evals_without_gain + 1
+            position.evals_on_plateau = 0 if gains else position.evals_on_plateau + 1
         best = self._is_best(metrics)
         if metrics.auc is not None and metrics.auc > (position.best_auc or 0.0):
             position.best_auc = metrics.auc
         if best:
-            position.evals_without_gain, position.best_epoch = 0, position.epoch + position.batch / self._batches
-            position.evals_on_plateau, self.best = 0, self.last
+            position.best_epoch, self.best = position.epoch + position.batch / self._batches, self.last
         rates = self._config.schedule
         if rates.reduces_on_plateau and position.evals_on_plateau >= rates.plateau_patience:
             position.rate_reductions, position.evals_on_plateau = position.rate_reductions + 1, 0
@@ -116,12 +116,16 @@ class Evaluations:
 
     def _is_best(self, metrics: Metrics) -> bool:
         """Return whether the model beats all earlier ones; record a metric by group in the position if it does."""
-        chosen_by, before = self._config.ranking.chosen_by, self._position.best(self._config.ranking)
-        value = metrics.auc if chosen_by is None else metrics.ranking.values[chosen_by]
+        chosen_by, before, value = self._config.ranking.chosen_by, self._position.best(self._config.ranking), self._chosen(metrics)
         best = value is not None and value > (before or 0.0)
         if best and chosen_by is not None:
             self._position.best_ranking = self._position.best_ranking | {chosen_by.key: value}
         return best
+
+    def _chosen(self, metrics: Metrics) -> float | None:
+        """Return the value of the metric that chooses the best model."""
+        chosen_by = self._config.ranking.chosen_by
+        return metrics.auc if chosen_by is None else metrics.ranking.values[chosen_by]
 
     def end_training(self) -> bool:
         """Return whether the results end the run, and report the reason once."""

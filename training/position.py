@@ -8,6 +8,8 @@ from utils.config.config import Config
 from utils.config.options import TrainingConfig
 from utils.config.ranking import RankingConfig
 
+AUC = "auc"  # key of the AUC in `Position.best_on_schedule`
+
 
 @dataclass
 class Position:
@@ -18,13 +20,16 @@ class Position:
     batch: int = 0  # batches done in this epoch
     samples: int = 0
     best_auc: float | None = None
-    evals_without_gain: int = 0  # evaluations since the best model
+    evals_without_gain: int = 0  # scheduled evaluations since the best of them
     best_epoch: float | None = None  # epoch of the best model: 1.5 is after half of the second epoch
     last_auc: float | None = None  # AUC of the latest evaluation
     evaluation_due: bool = False  # the evaluation after the last step has not run yet, because a signal came before it
     best_ranking: dict[str, float] = field(default_factory=dict)  # best value of each metric by group that chose the best model, by its key
     rate_reductions: int = 0  # reductions of the learning rates by --lr_schedule plateau
-    evals_on_plateau: int = 0  # evaluations since the best model or the last reduction
+    evals_on_plateau: int = 0  # scheduled evaluations since the best of them or the last reduction
+    # Best value of each metric that chose the best model, over the scheduled evaluations: an evaluation where only --max_steps ended the run can find
+    # the best model, but must not change when a longer run reduces its rates or ends.
+    best_on_schedule: dict[str, float] = field(default_factory=dict)
     loss_sum: float = 0.0  # sum of the losses since the log's last line, in the order of the steps, and their number
     loss_count: int = 0
     mean_loss: float | None = None  # mean of the losses since the last line, or where there were none since then, of those before
@@ -53,6 +58,22 @@ class Position:
     def best(self, ranking: RankingConfig) -> float | None:
         """Return the best value so far of the metric that chooses the best model."""
         return self.best_auc if ranking.chosen_by is None else self.best_ranking.get(ranking.chosen_by.key)
+
+    @classmethod
+    def saved(cls, position: Mapping[str, Any]) -> "Position":
+        """Return the position that a checkpoint keeps; older ones do not tell scheduled evaluations from others."""
+        found = cls(**position)
+        if "best_on_schedule" not in position:
+            found.best_on_schedule = dict(found.best_ranking) | ({} if found.best_auc is None else {AUC: found.best_auc})
+        return found
+
+    def improves(self, ranking: RankingConfig, value: float | None) -> bool:
+        """Record the value of a scheduled evaluation; return whether it beats those before."""
+        key = AUC if ranking.chosen_by is None else ranking.chosen_by.key
+        if value is None or value <= self.best_on_schedule.get(key, 0.0):
+            return False
+        self.best_on_schedule = self.best_on_schedule | {key: value}
+        return True
 
     @staticmethod
     def saved_best(position: Mapping[str, Any], ranking: RankingConfig) -> float | None:

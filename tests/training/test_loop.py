@@ -120,7 +120,35 @@ def test_position_without_group_metrics_has_no_entry_for_them(tmp_path):
     assert set(loop.training.position.to_dict()) == {
         *("step", "epoch", "batch", "samples", "best_auc", "evals_without_gain", "best_epoch", "last_auc", "evaluation_due"),
         *("loss_sum", "loss_count", "mean_loss", "ids_out_of_range", "skipped_steps", "skipped_in_a_row", "rate_reductions", "evals_on_plateau"),
+        "best_on_schedule",
     }
+
+
+@pytest.mark.parametrize("patience", [("--early_stop_patience", "2"), PLATEAU])
+@pytest.mark.parametrize("steps", range(1, 10))
+def test_run_that_max_steps_cuts_goes_on_as_an_unbroken_one(tmp_path, steps, patience):
+    flags = ("--epochs", "2", "--test_freq", "2", "--print_freq", "1", *patience)
+    scores = {2: 0.6, 4: 0.7, 6: 0.65, 8: 0.75, 10: 0.7} | dict.fromkeys(range(1, 10, 2), 0.95)  # those beside the schedule are the best
+    whole = Loop(tmp_path, *flags, auc=scores.get)
+    whole.run()
+    cut = Loop(tmp_path, *flags, "--max_steps", str(steps), auc=scores.get)
+    cut.run()
+    position = Position.saved(json.loads(json.dumps(cut.training.position.to_dict())))
+    assert (position.best_auc == 0.95) == (steps % 2 == 1)
+    if reason_finished(config(*flags), position, 5, "test") is None:
+        rest = Loop(tmp_path, *flags, auc=scores.get, position=position)
+        rest.run()
+        cut.rates, position = cut.rates + rest.rates, rest.training.position
+    assert cut.rates == whole.rates and position.step == whole.training.position.step
+    for name in ("rate_reductions", "evals_on_plateau", "evals_without_gain", "best_on_schedule"):
+        assert getattr(position, name) == getattr(whole.training.position, name), name
+
+
+def test_position_of_an_older_checkpoint_counts_its_best_as_scheduled():
+    older = {"best_auc": 0.7, "best_ranking": {"mrr": 0.4}, "step": 3}
+    assert Position.saved(older).best_on_schedule == {"auc": 0.7, "mrr": 0.4}
+    assert Position.saved({"best_auc": None}).best_on_schedule == {}
+    assert Position.saved(older | {"best_on_schedule": {}}).best_on_schedule == {}
 
 
 def test_evaluation_at_max_steps_counts_for_the_best_model_but_not_for_patience(tmp_path):

@@ -144,9 +144,10 @@ def _check_position(position: Mapping[str, Any]) -> None:
         auc = position.get(name)
         if auc is not None and not (type(auc) in (int, float) and 0 <= auc <= 1):
             raise ValueError(f"position.{name} is {_brief(auc)}, expected null or a number from 0 to 1")
-    ranking = position.get("best_ranking", {})
-    if not isinstance(ranking, Mapping) or not all(type(value) in (int, float) and 0 <= value <= 1 for value in ranking.values()):
-        raise ValueError(f"position.best_ranking is {_brief(ranking)}, expected a mapping of metrics to numbers from 0 to 1")
+    for name in ("best_ranking", "best_on_schedule"):
+        best = position.get(name, {})
+        if not isinstance(best, Mapping) or not all(type(value) in (int, float) and 0 <= value <= 1 for value in best.values()):
+            raise ValueError(f"position.{name} is {_brief(best)}, expected a mapping of metrics to numbers from 0 to 1")
     epoch = position.get("best_epoch")
     if epoch is not None and not (type(epoch) in (int, float) and 0 <= epoch < math.inf):
         raise ValueError(f"position.best_epoch is {_brief(epoch)}, expected null or a number of at least 0")
