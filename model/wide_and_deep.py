@@ -8,11 +8,11 @@ import tensorflow as tf
 from model.embedding.distributed import DistributedEmbedding
 from model.layers.batch_norm import BatchNorm
 from model.layers.dense import Drop, LayerWeights
-from model.layers.mlp import Mlp, Start
+from model.layers.mlp import Mlp, Start, zero_bias
 from model.sharded_model import ShardedModel
 
 # The initialisation of Keras's Dense layers.
-GLOROT_UNIFORM = Start(keras.initializers.GlorotUniform, lambda seed, width: keras.initializers.Zeros())
+GLOROT_UNIFORM = Start(keras.initializers.GlorotUniform, zero_bias)
 
 
 class WideAndDeep(ShardedModel):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from model.architectures.architecture import BOTTOM, NUMERICALS, PAIRS, REST, VECTORS, Architecture, Layers, Operations, T
 from model.shapes import InteractionShape, dense_elements, interaction_shape, layer_shapes
-from utils.config.options import CROSS, DOT, PARALLEL, ModelConfig
+from utils.config.options import CROSS, DOT, PARALLEL, ZEROS, ModelConfig
 from utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,11 +33,12 @@ class DlrmArchitecture(Architecture):
         from model.dlrm import DLRM
         from model.layers.cross import Concatenation, CrossNetwork
         from model.layers.interaction import DotInteraction
-        from model.layers.mlp import Mlp
+        from model.layers.mlp import GLOROT_NORMAL, Mlp, zero_bias
 
         seed, policy, native, norm = layers.seed, layers.policy, layers.native, layers.norm
-        bottom = Mlp(config.bottom_mlp_dims, "relu", seed, BOTTOM_MLP, policy, native, norm=norm) if num_numerical else None
-        top = Mlp(config.top_mlp_dims, None, seed, TOP_MLP, policy, native, norm=norm)
+        start = GLOROT_NORMAL._replace(bias=zero_bias) if config.bias_initializer == ZEROS else GLOROT_NORMAL
+        bottom = Mlp(config.bottom_mlp_dims, "relu", seed, BOTTOM_MLP, policy, native, start, norm) if num_numerical else None
+        top = Mlp(config.top_mlp_dims, None, seed, TOP_MLP, policy, native, start, norm)
         if self.interaction == CROSS:
             joins = CrossNetwork(config.num_cross_layers, config.cross_layer_projection_dim, seed, policy, native)
         else:

@@ -26,6 +26,11 @@ class Norm(NamedTuple):
     epsilon: float
 
 
+def zero_bias(seed: int, width: int) -> keras.Initializer:
+    """Return the initializer of biases that start at 0."""
+    return keras.initializers.Zeros()
+
+
 GLOROT_NORMAL = Start(keras.initializers.GlorotNormal, lambda seed, width: keras.initializers.RandomNormal(0.0, math.sqrt(1 / width), seed))
 
 

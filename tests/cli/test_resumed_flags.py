@@ -46,6 +46,7 @@ OF_A_START = {
     "embedding_zeros_initializer": "true",
     "embedding_initializer": None,
     "embedding_initializer_scale": None,
+    "bias_initializer": None,
     "max_steps": "2",
     "save_checkpoint_path": None,
     "restore_checkpoint_path": None,
@@ -98,7 +99,7 @@ VALUES = {
     "xla": ("true", "all"),
 }
 # Flags that a resumed run must not change: with another value, the weights would be those of another model, or the position one in other data.
-STARTS = ("embedding_zeros_initializer", "embedding_initializer", "embedding_initializer_scale")
+STARTS = ("embedding_zeros_initializer", "embedding_initializer", "embedding_initializer_scale", "bias_initializer")
 OF_THE_MODEL = {field.name for field in dataclasses.fields(ModelConfig)} - {"embedding_trainable", *STARTS} | {"max_table_size"}
 OF_THE_POSITION = {
     "seed",

@@ -14,7 +14,7 @@ DOT, CROSS, CAT, WIDE_AND_DEEP = "dot", "cross", "cat", "wide_and_deep"
 INTERACTIONS = [DOT, CROSS, CAT, WIDE_AND_DEEP]  # a list: `model.architectures.register` appends to it
 SUM, OF_FEATURE = "sum", "feature"
 STACKED, PARALLEL, CROSSNET = "stacked", "parallel", "crossnet"
-UNIFORM, NORMAL = "uniform", "normal"
+UNIFORM, NORMAL, ZEROS = "uniform", "normal", "zeros"
 BEST, LATEST = "best", "latest"  # files in a folder of checkpoints, each with the name of a step
 
 STEPS_FROM_0, STEPS_FROM_1 = Bounds("0 or more steps", 0), Bounds("at least 1 step", 1)
@@ -105,6 +105,13 @@ class ModelConfig:
         modes=(TRAIN, INFERENCE),
         needs="embedding_initializer",
         bounds=Bounds("above 0", 0, above=True),
+    )
+    bias_initializer: str = option(
+        NORMAL,
+        "start of the MLPs' biases: normal, around 0 with standard deviation sqrt(1/width), as published; or zeros, so that the logit's, too, begins at 0",
+        choices=(NORMAL, ZEROS),
+        modes=(TRAIN, INFERENCE),
+        not_with=("interaction wide_and_deep",),
     )
     embedding_zeros_initializer: bool = option(False, "start the tables at zero: faster to build, for benchmarks", modes=(TRAIN, INFERENCE))
 
