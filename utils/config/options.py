@@ -108,7 +108,7 @@ class ModelConfig:
     )
     bias_initializer: str = option(
         NORMAL,
-        "start of the MLPs' biases: normal, around 0 with standard deviation sqrt(1/width), as published; or zeros, so that the logit's, too, begins at 0",
+        "start of the MLPs' biases: normal, around 0 with standard deviation sqrt(1/width), as published; or zeros, that of the logit included",
         choices=(NORMAL, ZEROS),
         modes=(TRAIN, INFERENCE),
         not_with=("interaction wide_and_deep",),
