@@ -7,7 +7,7 @@ import ctypes
 import functools
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +23,7 @@ from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, INT8
 from utils.errors import UserError
 
 _KINDS = {FLOAT32: 0, BFLOAT16: 1, FLOAT16: 2, INT8: 3}  # RowKind of ops/scorer.h
+_FOLDED = ("gamma", "beta", "moving_mean", "moving_variance")
 _NO_MEMORY = -2  # a return code of dlrm_scorer_score; -1 is success, 0 or more the position of an id that is out of range
 
 
@@ -193,6 +194,35 @@ def dense_layers(read: Callable[[str], np.ndarray], config: ModelConfig, num_num
         crosses.append(DenseLayer(read(f"cross/{i}/{part}/kernel"), read(f"cross/{i}/{part}/bias"), False))
     bottom = mlp("bottom_mlp", len(config.bottom_mlp_dims), True) if num_numerical else []
     return DenseLayers(bottom, crosses, mlp("top_mlp", len(config.top_mlp_dims), False))
+
+
+def folded(read: Callable[[str], np.ndarray], names: Collection[str], epsilon: float) -> dict[str, Callable[[], np.ndarray]]:
+    """Return a reader for every weight of the model whose scores are those of the model with its moving statistics.
+
+    A layer that is normalised becomes a kernel and a bias: kernel gamma / sqrt(variance + epsilon), and beta - mean gamma / sqrt(variance + epsilon).
+
+    Args:
+        read: returns a weight by its name, `top_mlp/0/kernel` for instance.
+        names: the names of all weights and moving statistics.
+        epsilon: `--batch_norm_epsilon`.
+    """
+    found: dict[str, Callable[[], np.ndarray]] = {}
+    for name in names:
+        layer, _, kind = name.rpartition("/")
+        if f"{layer}/gamma" not in names:
+            found[name] = lambda name=name: read(name)
+        elif kind not in _FOLDED:
+            found[name] = lambda name=name, layer=layer: read(name) * _scale(read, layer, epsilon).astype(np.float32)
+            found[f"{layer}/bias"] = lambda layer=layer: _bias(read, layer, epsilon)
+    return found
+
+
+def _scale(read: Callable[[str], np.ndarray], layer: str, epsilon: float) -> np.ndarray:
+    return read(f"{layer}/gamma").astype(np.float64) / np.sqrt(read(f"{layer}/moving_variance").astype(np.float64) + epsilon)
+
+
+def _bias(read: Callable[[str], np.ndarray], layer: str, epsilon: float) -> np.ndarray:
+    return (read(f"{layer}/beta").astype(np.float64) - read(f"{layer}/moving_mean") * _scale(read, layer, epsilon)).astype(np.float32)
 
 
 def native_scorer_library() -> ctypes.CDLL | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from model.architectures import architecture_of
 from model.embedding.table import Feature, Table
-from model.folding import folded
+from model.native_scorer import folded
 from model.shapes import interaction_shape
 from run.devices import physical_gpus
 from run.export_formats import WRITERS, Samples, Source

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from model.architectures import architecture_of
 from model.embedding.table import Feature
-from model.folding import folded
-from model.native_scorer import NativeScorer, Stored, StoredFeature, dense_layers, native_scorer_library
+from model.native_scorer import NativeScorer, Stored, StoredFeature, dense_layers, folded, native_scorer_library
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config

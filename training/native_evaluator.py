@@ -4,8 +4,7 @@ import numpy as np
 
 from model.architectures import architecture_of
 from model.embedding.shard import LocalShard
-from model.folding import folded
-from model.native_scorer import NativeScorer, StoredFeature, dense_layers, native_scorer_library
+from model.native_scorer import NativeScorer, StoredFeature, dense_layers, folded, native_scorer_library
 from model.sharded_model import ShardedModel
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator

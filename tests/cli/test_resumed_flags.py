@@ -100,7 +100,9 @@ VALUES = {
 }
 # Flags that a resumed run must not change: with another value, the weights would be those of another model, or the position one in other data.
 STARTS = ("embedding_zeros_initializer", "embedding_initializer", "embedding_initializer_scale", "bias_initializer")
-OF_THE_MODEL = {field.name for field in dataclasses.fields(ModelConfig)} - {"embedding_trainable", *STARTS} | {"max_table_size"}
+OF_THE_MODEL = {field.name for field in dataclasses.fields(ModelConfig)} - {"embedding_trainable", "batch_norm_momentum", *STARTS} | {
+    "max_table_size"
+}
 OF_THE_POSITION = {
     "seed",
     "batch_size",

@@ -3,7 +3,7 @@
 import pytest
 
 from model import compilation
-from model.compilation import Compiled, compilation_described, compiled, warn_without_effect
+from model.compilation import Compiled, compilation_described, compiled, compiled_by, warn_without_effect
 from tests.model.tiny_model import config
 
 
@@ -47,5 +47,17 @@ def test_run_announces_compiled_parts(gpu, flags, on_cpu, on_gpu):
 )
 def test_a_flag_that_compiles_nothing_is_a_warning(flags, expected):
     said = []
-    warn_without_effect(config(*flags), said.append)
+    warn_without_effect(config(*flags), 1, said.append)
     assert said == ([expected] if expected else [])
+
+
+def test_batch_norm_on_several_workers_is_not_compiled_and_says_so(gpu):
+    trains, evaluates = config("--xla", "all", "--batch_norm"), config("--xla", "all", "--batch_norm", "--mode", "eval")
+    said = []
+    assert compiled_by(trains, 1) == compiled_by(evaluates, 2) == compiled("all")
+    assert compiled_by(trains, 2) == Compiled(dense=False, optimizer=True)
+    assert compilation_described(trains, 2) == ", XLA: dense optimizer"
+    warn_without_effect(trains, 2, said.append)
+    assert len(said) == 1 and said[0].startswith("--batch_norm on several workers: XLA does not compile the dense part")
+    warn_without_effect(trains, 1, said.append)
+    assert len(said) == 1
