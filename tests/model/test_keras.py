@@ -61,3 +61,21 @@ def test_wrong_number_of_ids_is_an_error(model):
     numerical, ids = inputs(batch(4))
     with pytest.raises(ValueError, match=r"ids: expected \[B, 3\], received \[4, 2\]"):
         model((numerical, ids[:, :2]))
+
+
+def test_training_call_normalises_by_the_batch_and_moves_the_statistics():
+    model, _ = model_and_trainer("--batch_norm")
+    rows = inputs(batch(16))
+    before = {name: weight.numpy() for name, weight in model.statistics().items()}
+    scored = model(rows).numpy()
+    assert all(np.array_equal(weight.numpy(), before[name]) for name, weight in model.statistics().items())
+    trained = model(rows, training=True).numpy()
+    assert np.isfinite(trained).all() and not np.allclose(trained, scored, atol=1e-4)
+    assert all(not np.array_equal(weight.numpy(), before[name]) for name, weight in model.statistics().items())
+
+
+def test_biases_start_drawn_or_at_zero():
+    drawn, zero = (weights(model_and_trainer("--bias_initializer", start)[0]) for start in ("normal", "zeros"))
+    biases = [name for name in drawn if name.endswith("/bias")]
+    assert biases and all(drawn[name].any() and not zero[name].any() for name in biases)
+    assert all(np.array_equal(drawn[name], zero[name]) for name in drawn if name not in biases)
