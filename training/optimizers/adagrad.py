@@ -6,11 +6,14 @@ _START = 0.1  # initial value of the accumulator, as in Keras
 
 
 class Adagrad(Rule):
-    """Adagrad: accumulator += gradient²; row −= learning_rate · gradient / sqrt(accumulator + 1e-7)."""
+    """Adagrad: accumulator += gradient²; row −= learning_rate · gradient / sqrt(accumulator + epsilon)."""
 
     name = "adagrad"
     slots = (Slot("accumulator", _START),)
-    constants = (EPSILON,)
+
+    def __init__(self, epsilon: float = EPSILON):
+        self._epsilon = epsilon
+        self.constants = (epsilon,)
 
     def apply(self, rows, gradients, scalars, squares=None):
         """See `Rule.apply`."""
@@ -25,13 +28,13 @@ class Adagrad(Rule):
         """See `Rule.dense`."""
         import keras
 
-        return keras.optimizers.Adagrad(0.0)
+        return keras.optimizers.Adagrad(0.0, epsilon=self._epsilon)
 
 
 class RowwiseAdagrad(Rule):
     """Adagrad with one accumulator a row, which sums the mean of the squares over the whole row of D columns.
 
-    accumulator += mean(gradient²); row −= learning_rate · gradient / sqrt(accumulator + 1e-7). The accumulator takes 1/D of Adagrad's memory
+    accumulator += mean(gradient²); row −= learning_rate · gradient / sqrt(accumulator + epsilon). The accumulator takes 1/D of Adagrad's memory
     (Mudigere et al., arXiv:2104.05158, section 4.1.4). Dense weights, which have no such rows, are trained by Adagrad.
     """
 
@@ -39,12 +42,13 @@ class RowwiseAdagrad(Rule):
     slots = (Slot("accumulator", _START, per_row=True),)
     needs_squares = True
 
-    def __init__(self, dim: int):
-        self.constants = (EPSILON, float(dim))
+    def __init__(self, dim: int, epsilon: float = EPSILON):
+        self._epsilon = epsilon
+        self.constants = (epsilon, float(dim))
 
     def of_width(self, dim):
         """See `Rule.of_width`."""
-        return RowwiseAdagrad(dim)
+        return RowwiseAdagrad(dim, self._epsilon)
 
     def apply(self, rows, gradients, scalars, squares=None):
         """See `Rule.apply`."""
@@ -57,4 +61,4 @@ class RowwiseAdagrad(Rule):
 
     def dense(self):
         """Return Adagrad for the dense weights, see `Rule.dense`."""
-        return Adagrad().dense()
+        return Adagrad(self._epsilon).dense()

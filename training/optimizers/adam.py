@@ -6,15 +6,16 @@ from training.optimizers.rule import EPSILON, Rule, Slot
 class Adam(Rule):
     """Adam (Kingma & Ba, arXiv:1412.6980) on touched rows: a row's moments decay only when a batch touches the row.
 
-    The bias correction uses the global step.
+    The bias correction uses the global step. Epsilon is added to the root of the second moment before its correction, as in Keras and in section 2 of
+    the paper ("epsilon hat"); PyTorch adds it after.
     """
 
     name = "adam"
     slots = (Slot("momentum"), Slot("velocity"))
 
-    def __init__(self, beta1: float, beta2: float):
-        self._betas = beta1, beta2
-        self.constants = (beta1, 1 - beta1, beta2, 1 - beta2, EPSILON)
+    def __init__(self, beta1: float, beta2: float, epsilon: float = EPSILON):
+        self._betas, self._epsilon = (beta1, beta2), epsilon
+        self.constants = (beta1, 1 - beta1, beta2, 1 - beta2, epsilon)
 
     def scalars(self, learning_rate, step):
         """Return the learning rate after bias correction, `[1]`."""
@@ -39,4 +40,4 @@ class Adam(Rule):
         """See `Rule.dense`."""
         import keras
 
-        return keras.optimizers.Adam(0.0, beta_1=self._betas[0], beta_2=self._betas[1])
+        return keras.optimizers.Adam(0.0, beta_1=self._betas[0], beta_2=self._betas[1], epsilon=self._epsilon)

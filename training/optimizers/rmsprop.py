@@ -10,10 +10,10 @@ _STEPS = 24  # bits of a step's number, as many as float32 holds exactly; beyond
 class Rmsprop(Rule):
     """RMSprop (Hinton 2012) in Keras's form.
 
-    velocity = rho · velocity + (1 − rho) · gradient²; row −= learning_rate · gradient / sqrt(velocity + 1e-7).
+    velocity = rho · velocity + (1 − rho) · gradient²; row −= learning_rate · gradient / sqrt(velocity + epsilon).
 
-    With `outside_root` it divides by sqrt(velocity) + 1e-7, like Keras's legacy optimizers (those of `tf.keras` up to TensorFlow 2.10) and PyTorch.
-    The two forms differ where gradients are below about 3e-4, as gradients of a large batch's mean are: there, only the `outside_root` form still
+    With `outside_root` it divides by sqrt(velocity) + epsilon, like Keras's legacy optimizers (those of `tf.keras` up to TensorFlow 2.10) and PyTorch.
+    With an epsilon of 1e-7 the two forms differ where gradients are below about 3e-4, as gradients of a large batch's mean are: there, only the `outside_root` form still
     divides by their magnitude.
 
     When a row is touched after k − 1 steps without a touch, its velocity decays by rho^k. So rows and velocities equal those of the dense rule, whose
@@ -23,9 +23,9 @@ class Rmsprop(Rule):
     name = "rmsprop"
     slots = (Slot("velocity"), Slot("touched", per_row=True))
 
-    def __init__(self, rho: float, outside_root: bool = False):
-        self._rho, self._outside_root = rho, outside_root
-        self.constants = (rho, 1 - rho, *((0.0, EPSILON) if outside_root else (EPSILON, 0.0)))
+    def __init__(self, rho: float, outside_root: bool = False, epsilon: float = EPSILON):
+        self._rho, self._outside_root, self._epsilon = rho, outside_root, epsilon
+        self.constants = (rho, 1 - rho, *((0.0, epsilon) if outside_root else (epsilon, 0.0)))
 
     def scalars(self, learning_rate, step):
         """Return the learning rate and the number of the step, counted from 1, modulo 2^24."""
@@ -70,4 +70,4 @@ class Rmsprop(Rule):
 
         from training.optimizers.legacy_rmsprop import LegacyRMSprop
 
-        return (LegacyRMSprop if self._outside_root else keras.optimizers.RMSprop)(0.0, rho=self._rho, epsilon=EPSILON)
+        return (LegacyRMSprop if self._outside_root else keras.optimizers.RMSprop)(0.0, rho=self._rho, epsilon=self._epsilon)

@@ -13,11 +13,11 @@ from utils.config.learning import OptimizerConfig
 # Functions of the options and of D, the width of the tables.
 RULES: Mapping[str, Callable[[OptimizerConfig, int], Rule]] = {
     "sgd": lambda options, dim: Momentum(options.momentum) if options.momentum else Sgd(),
-    "adagrad": lambda options, dim: Adagrad(),
-    "rowwise_adagrad": lambda options, dim: RowwiseAdagrad(dim),
-    "adam": lambda options, dim: Adam(options.beta1, options.beta2),
+    "adagrad": lambda options, dim: Adagrad(options.epsilon),
+    "rowwise_adagrad": lambda options, dim: RowwiseAdagrad(dim, options.epsilon),
+    "adam": lambda options, dim: Adam(options.beta1, options.beta2, options.epsilon),
     "ftrl": lambda options, dim: Ftrl(options.ftrl_l1, options.ftrl_l2, options.ftrl_power),
-    "rmsprop": lambda options, dim: Rmsprop(options.rho, options.epsilon_outside_root),
+    "rmsprop": lambda options, dim: Rmsprop(options.rho, options.epsilon_outside_root, options.epsilon),
 }
 
 

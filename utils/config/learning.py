@@ -45,10 +45,19 @@ class OptimizerConfig:
     beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,), optimizers=("adam",), resume=INHERIT, bounds=_BELOW_1)
     beta2: float = option(0.999, "decay of Adam's second moment", modes=(TRAIN,), optimizers=("adam",), resume=INHERIT, bounds=_BELOW_1)
     rho: float = option(0.9, "decay of RMSprop's mean of squares", modes=(TRAIN,), optimizers=("rmsprop",), resume=INHERIT, bounds=_BELOW_1)
+    epsilon: float = option(
+        1e-7,
+        "what Adam, Adagrad and RMSprop add to the root that they divide by, or to its square; 1e-8 is PyTorch's for Adam and RMSprop. It matters where "
+        "gradients are small, as those of rare rows are",
+        modes=(TRAIN,),
+        optimizers=("adam", "adagrad", "rowwise_adagrad", "rmsprop"),
+        resume=INHERIT,
+        bounds=POSITIVE,
+    )
     epsilon_outside_root: bool = option(
         False,
-        "divide in RMSprop by sqrt(mean of squares) + 1e-7, as Keras's legacy optimizers and PyTorch do, in place of Keras 3's sqrt(mean of "
-        "squares + 1e-7); it matters where gradients are below 3e-4, as in large batches",
+        "divide in RMSprop by sqrt(mean of squares) + --epsilon, as Keras's legacy optimizers and PyTorch do, in place of Keras 3's sqrt(mean of "
+        "squares + --epsilon); it matters where gradients are below 3e-4, as in large batches",
         modes=(TRAIN,),
         optimizers=("rmsprop",),
         resume=INHERIT,

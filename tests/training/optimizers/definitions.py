@@ -10,7 +10,7 @@ class Definition:
 
     def __init__(self, name, weights, **options):
         self.weights = np.array(weights, np.float64)
-        self._name, self._options = name, options
+        self._name, self._options, self._epsilon = name, options, options.get("epsilon", EPSILON)
         start = {"adagrad": 0.1, "rowwise_adagrad": 0.1, "ftrl": 0.1}.get(name, 0.0)
         self.first, self.second = np.full_like(self.weights, start), np.zeros_like(self.weights)
         self.count = 0  # steps done
@@ -32,18 +32,18 @@ class Definition:
 
     def _adagrad(self, row, g, rate):
         self.first[row] += g**2
-        self.weights[row] -= rate * g / np.sqrt(self.first[row] + EPSILON)
+        self.weights[row] -= rate * g / np.sqrt(self.first[row] + self._epsilon)
 
     def _rowwise_adagrad(self, row, g, rate):
         self.first[row] += np.mean(g**2)
-        self.weights[row] -= rate * g / np.sqrt(self.first[row] + EPSILON)
+        self.weights[row] -= rate * g / np.sqrt(self.first[row] + self._epsilon)
 
     def _adam(self, row, g, rate):
         beta1, beta2 = self._options["beta1"], self._options["beta2"]
         self.first[row] = beta1 * self.first[row] + (1 - beta1) * g
         self.second[row] = beta2 * self.second[row] + (1 - beta2) * g**2
         correction = np.sqrt(1 - beta2**self.count) / (1 - beta1**self.count)
-        self.weights[row] -= rate * correction * self.first[row] / (np.sqrt(self.second[row]) + EPSILON)
+        self.weights[row] -= rate * correction * self.first[row] / (np.sqrt(self.second[row]) + self._epsilon)
 
     def _ftrl(self, row, g, rate):
         if rate == 0:
@@ -57,4 +57,4 @@ class Definition:
     def _rmsprop(self, row, g, rate):
         self.first[row] += (1 - self._options["rho"]) * g**2
         outside = self._options.get("outside_root", False)
-        self.weights[row] -= rate * g / (np.sqrt(self.first[row]) + EPSILON if outside else np.sqrt(self.first[row] + EPSILON))
+        self.weights[row] -= rate * g / (np.sqrt(self.first[row]) + self._epsilon if outside else np.sqrt(self.first[row] + self._epsilon))

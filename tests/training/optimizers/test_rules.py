@@ -28,6 +28,11 @@ CASES = {
     "ftrl of another power": (Ftrl(0.0, 0.0, -0.4), Definition, {"l1": 0.0, "l2": 0.0, "power": -0.4}),
     "rmsprop": (Rmsprop(0.8), Definition, {"rho": 0.8}),
     "rmsprop legacy": (Rmsprop(0.8, outside_root=True), Definition, {"rho": 0.8, "outside_root": True}),
+    "adagrad epsilon": (Adagrad(0.3), Definition, {"epsilon": 0.3}),
+    "rowwise_adagrad epsilon": (RowwiseAdagrad(DIM, 0.3), Definition, {"epsilon": 0.3}),
+    "adam epsilon": (Adam(0.8, 0.95, 0.3), Definition, {"beta1": 0.8, "beta2": 0.95, "epsilon": 0.3}),
+    "rmsprop epsilon": (Rmsprop(0.8, epsilon=0.3), Definition, {"rho": 0.8, "epsilon": 0.3}),
+    "rmsprop legacy epsilon": (Rmsprop(0.8, True, 0.3), Definition, {"rho": 0.8, "outside_root": True, "epsilon": 0.3}),
 }
 
 
@@ -93,7 +98,7 @@ def test_small_gradients_distinguish_the_forms_of_rmsprop(name):
     assert (moved > 4 * RATE).all() if rule.constants[-1] else (moved < 0.2 * RATE).all()
 
 
-KERAS = {name: case for name, case in CASES.items() if name != "rowwise_adagrad"}
+KERAS = {name: case for name, case in CASES.items() if not name.startswith("rowwise_adagrad")}
 
 
 @pytest.mark.parametrize("name", KERAS)
