@@ -24,7 +24,7 @@ def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epo
     dense, tables = _groups(config, model, steps_per_epoch)
     return Trainer(
         model,
-        Groups(dense, tables if config.model.embedding_trainable else (), scale, plateau_of(config.schedule)),
+        Groups(dense, tables if config.model.embedding_trainable else (), scale, plateau_of(config.schedule), config.regularisation.clip_norm),
         compiled=compiled_by(config, model.embedding.world.size),
         gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
         native=native_operations(),

@@ -55,10 +55,11 @@ class Figures:
         return found | self.counted()
 
     def counted(self) -> dict[str, int]:
-        """Return the skipped steps of the run, if any may be skipped, and the ids out of range, unless they are errors."""
-        position = self._position
-        skipped = {"skipped_steps": position.skipped_steps} if self._trainer.scaled else {}
-        return skipped | ({} if self._config.data.out_of_range == "error" else {"ids_out_of_range": position.ids_out_of_range})
+        """Return the skipped and the clipped steps of the run, if there may be any, and the ids out of range, unless they are errors."""
+        position, trainer = self._position, self._trainer
+        steps = {"skipped_steps": position.skipped_steps} if trainer.scaled else {}
+        steps |= {"clipped_steps": position.clipped_steps} if trainer.groups.clip_norm else {}
+        return steps | ({} if self._config.data.out_of_range == "error" else {"ids_out_of_range": position.ids_out_of_range})
 
     def of_tables(self, last: bool = False) -> Mapping[str, Any]:
         """Return the figures of the line about the tables; with `last`, also the peak memory of each worker."""

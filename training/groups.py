@@ -68,6 +68,7 @@ class Groups(NamedTuple):
     tables: tuple[TableGroup, ...]  # empty: the tables are frozen
     scale: LossScale = NO_SCALE  # with a loss scale, a step whose gradients overflow is skipped
     plateau: Plateau | None = None
+    clip_norm: float | None = None  # the greatest norm of all gradients together, see `Clipping`; None for no limit
 
     def learning_rates(self, step: int, reductions: int = 0) -> tuple[float, ...]:
         """Return the learning rates of each dense group, then of each group of tables (a single 0 where they are frozen).

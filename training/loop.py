@@ -185,6 +185,7 @@ def _progress_line(position: Position, limit: int, speed: Mapping[str, float], r
         f"{speed['mean_step_time_ms']:.1f} ms/step, learning rate {rates[0]:.6g}{of_tables}"
         + (f", {position.ids_out_of_range:,} ids out of range" if position.ids_out_of_range else "")
         + (f", {position.skipped_steps:,} steps skipped" if position.skipped_steps else "")
+        + (f", {position.clipped_steps:,} steps clipped" if position.clipped_steps else "")
     )
 
 

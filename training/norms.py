@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from model.embedding.distributed import DistributedEmbedding, GroupUpdate
 from model.embedding.table_memory import CHUNK_ROWS
-from model.embedding.update import squares_of_rows
+from model.embedding.update import gradients_of_rows
 from model.sharded_model import ShardedModel
 from training.groups import Groups
 from utils.distributed import World
@@ -51,11 +51,11 @@ class GradientSquares:
     def watching(self, updates: Sequence[GroupUpdate], factor: tf.Tensor | float) -> list[GroupUpdate]:
         """Return the updates, which now add the squares of the sharded tables' gradients; these are multiplied by `factor` already."""
 
-        def watch(targets, ids, parts, loss_scale) -> None:
+        def watch(targets, received) -> None:
             none = tf.zeros([], tf.float64)
 
             def squares() -> tf.Tensor:
-                return squares_of_rows(targets, ids, parts, loss_scale) / tf.cast(factor, tf.float64) ** 2 if targets else none
+                return _squares(gradients_of_rows(targets, received)) / tf.cast(factor, tf.float64) ** 2 if targets else none
 
             self._of_shards.append(tf.cond(self._measured, squares, lambda: none))
 
@@ -78,11 +78,16 @@ def _squares(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.add_n(squares) if squares else tf.zeros([], tf.float64)
 
 
-def measures(seconds: Sequence[tf.Tensor], squares: tf.Tensor | None) -> tf.Tensor | None:
-    """Return a step's measures as `StepReport.pack` takes them: the times of its exchanges, and the squares by group; None where it has neither."""
-    if squares is None:
+def measures(seconds: Sequence[tf.Tensor], squares: tf.Tensor | None, divisor: tf.Tensor | None = None) -> tf.Tensor | None:
+    """Return a step's measures as `StepReport.pack` takes them: the times of its exchanges, what divided its gradients, and the squares by group.
+
+    None where it has none of them.
+    """
+    if squares is None and divisor is None:
         return tf.cast(tf.add_n(seconds), tf.float32)[tf.newaxis] if seconds else None
-    return tf.concat([[tf.add_n(seconds) if seconds else tf.zeros([], tf.float64)], squares], axis=0)
+    spent = tf.cast(tf.add_n(seconds), tf.float64) if seconds else tf.zeros([], tf.float64)
+    first = [spent, tf.ones([], tf.float64) if divisor is None else tf.cast(divisor, tf.float64)]
+    return tf.stack(first) if squares is None else tf.concat([first, squares], axis=0)
 
 
 def gradient_norms(squares: Sequence[float], names: Sequence[str], world: World) -> dict[str, float]:

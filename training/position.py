@@ -35,6 +35,7 @@ class Position:
     mean_loss: float | None = None  # mean of the losses since the last line, or where there were none since then, of those before
     ids_out_of_range: int = 0  # in all steps of the run
     skipped_steps: int = 0
+    clipped_steps: int = 0  # steps whose gradients --clip_norm reduced
     skipped_in_a_row: int = 0
 
     def count_step(self, samples: int) -> None:

@@ -41,13 +41,14 @@ class StepReport(NamedTuple):
     save_due: bool  # a checkpoint is due by some worker's clock
     writing: bool  # some worker is still writing a checkpoint
     exchange_s: float = 0.0  # seconds that this worker spent in the exchanges of the step
+    divisor: float = 1.0  # what divided all gradients: above 1 where --clip_norm reduced them
     squares: tuple[float, ...] = ()  # sums of the squares of this worker's gradients by group of weights, where they were asked for
 
     @staticmethod
     def pack(loss: tf.Tensor, finite: tf.Tensor, summed: tf.Tensor, measures: tf.Tensor | None = None) -> tf.Tensor:
         """Return a vector: the loss, 1 if the gradients are finite and else 0, the sum of the workers' reports, `[4]`, and this worker's measures.
 
-        It is float32 `[6]` without measures. With them, it has their dtype, and further elements: the seconds of the exchanges, the squares by group.
+        It is float32 `[6]` without measures. With them, it has their dtype, and further elements: see `norms.measures`.
         """
         values = tf.concat([[loss], [finite], summed], axis=0)
         return values if measures is None else tf.concat([tf.cast(values, measures.dtype), measures], axis=0)
@@ -56,8 +57,8 @@ class StepReport(NamedTuple):
     def unpack(cls, values: np.ndarray) -> "StepReport":
         """Return the report that `pack` packed."""
         loss, finite, stop, out_of_range, save_due, writing, *measures = (float(value) for value in values)
-        exchange_s, *squares = measures or [0.0]
-        return cls(loss, bool(finite), stop > 0, int(out_of_range), save_due > 0, writing > 0, exchange_s, tuple(squares))
+        exchange_s, divisor, *squares = (*measures, *(0.0, 1.0)[len(measures) :])
+        return cls(loss, bool(finite), stop > 0, int(out_of_range), save_due > 0, writing > 0, exchange_s, divisor, tuple(squares))
 
 
 class Reports:
@@ -102,6 +103,7 @@ class Reports:
                 self._skip(step, report)
             self.stop, self.save_due = self.stop or report.stop, self.save_due or report.save_due
             self._position.ids_out_of_range += report.out_of_range
+            self._position.clipped_steps += report.finite and report.divisor > 1
             for take in self._on_report:
                 take(step, report)
 

@@ -6,9 +6,11 @@ import tensorflow as tf
 
 from model.compilation import Compiled, on_gpu
 from model.embedding.distributed import GroupUpdate
+from model.embedding.update import gradients_of_rows
 from model.native import NativeOperations
 from model.ordered_sums import OrderedSums, unpacked
 from model.sharded_model import ShardedModel
+from training.clipping import Clipping
 from training.dense_part import DensePart, count_not_finite
 from training.device_batch import StepInputs, TensorBatch
 from training.groups import Groups
@@ -59,7 +61,8 @@ class Trainer:
         for tables in groups.tables:
             model.embedding.add_slots(tables.rule, tables.name)
         # On a single GPU the dense part multiplies the vectors' gradients by the factors that the tables' update would have to apply.
-        self._folds = on_gpu() and self.world.size == 1 and not model.embedding.replicated
+        self._clipping = Clipping(groups.clip_norm, self.world) if groups.clip_norm else None
+        self._folds = on_gpu() and self.world.size == 1 and not model.embedding.replicated and self._clipping is None
         # With slices XLA compiles the part for one: eight would take eight times as long. With batch normalisation they are computed together.
         together = gradient_slices == 1 or bool(model.normalisations)
         self._packs = compiled.dense and together and self.world.size > 1  # the compiled parts pass dense gradients as a single vector
@@ -141,14 +144,19 @@ class Trainer:
 
         def update() -> tf.Tensor | None:
             with self.world.timed(on_gpu()) as more:
-                self._apply(gradients, rates, step, moments, num_samples[0])
+                received, divisor = None, None
+                if self._clipping:
+                    received = embedding.receive(batch.ids, by_vector, table_scale) if tables else None
+                    divisor = self._divisor(gradients, replicated, updates, received, num_samples[0])
+                self._apply(gradients, rates, step, moments, num_samples[0], divisor)
                 if tables:
-                    embedding.update(updates, batch.ids, by_vector, step, table_scale)
-                    embedding.update_replicated(updates, replicated, step)
-            return measures([*seconds, *more], squares and squares.total())
+                    received = received or embedding.receive(batch.ids, by_vector, table_scale)
+                    embedding.apply(updates, received._replace(divisor=divisor), step)
+                    embedding.update_replicated(updates, replicated, step, divisor)
+            return measures([*seconds, *more], squares and squares.total(), divisor)
 
         if self.scaled:  # every worker takes the same branch: `finite` is derived from sums over the workers
-            measured_here = tf.cond(finite > 0, update, lambda: measures(seconds, squares and squares.undefined))
+            measured_here = tf.cond(finite > 0, update, lambda: measures(seconds, squares and squares.undefined, self._clipping and tf.ones([])))
             self._scale.after_step(finite)
         else:
             measured_here = update()
@@ -157,9 +165,19 @@ class Trainer:
     def _all_finite(self, gradients, replicated, loss, overflows) -> tf.Tensor:
         return all_finite([*self._unpacked(gradients), *replicated], tf.concat([loss, overflows], axis=0) if self.scaled else None)
 
-    def _apply_gradients(self, gradients: list[tf.Tensor], rates: tf.Tensor, step: tf.Tensor, moments, num_samples: tf.Tensor) -> None:
+    def _divisor(self, gradients, replicated, updates, received, num_samples) -> tf.Tensor:
+        """Return what divides all gradients of the step, see `Clipping`."""
+        embedding, known = self.model.embedding, list(self._by_name(gradients).values())
+        mine = [target for one in updates for target in embedding.targets(one, received)]
+        known += [group.decayed(total[:, :-1]) for group, total in zip(embedding.replicated_groups, replicated, strict=True)] if updates else []
+        of_shards = gradients_of_rows(mine, received)
+        return self._clipping.divisor(self._clipping.squares(known), self._clipping.squares(of_shards), num_samples)
+
+    def _apply_gradients(self, gradients: list[tf.Tensor], rates: tf.Tensor, step: tf.Tensor, moments, num_samples: tf.Tensor, divisor=None) -> None:
         self.model.follow(moments, num_samples)
         by_name = self._by_name(gradients)
+        if divisor is not None:
+            by_name = {name: gradient / divisor for name, gradient in by_name.items()}
         for number, group in enumerate(self.groups.dense):
             group.apply([by_name[name] for name in group.weights], rates[number], step)
 

@@ -46,6 +46,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "whole tables and their decay": {"dense_update_rows": None, "table_l2": None},
     "decay of the tables": {"table_l2": None},
     "learning rate on a plateau": {**dict.fromkeys(_PLATEAU), "deep_warmup_epochs": "none"},
+    "clipped gradients": {"clip_norm": None},
     "dropout": {"dropout": 0.0},
     "shuffled rows": {"shuffle_window": None, "shuffle_batch_order": None},
     "small initial rows": {"embedding_initializer": None, "embedding_initializer_scale": None},

@@ -14,7 +14,7 @@ from model.embedding.replicated import replicated_gradients, replicated_vectors,
 from model.embedding.shard import LocalLookup, LocalShard
 from model.embedding.shard_group import ShardGroup, allocate
 from model.embedding.shard_specs import ids_of, shard_spec
-from model.embedding.update import ShardUpdate, Target, native_lookups
+from model.embedding.update import Received, ShardUpdate, Target, native_lookups
 from model.embedding.whole import whole_vectors
 from model.native import NativeOperations
 from utils.distributed import World
@@ -29,7 +29,7 @@ class GroupUpdate(NamedTuple):
     rule: Any  # the optimizer's rule, see `training.optimizers.rule`
     learning_rate: tf.Tensor | None  # float32 scalar; None where the gradients are already multiplied by it, which a `linear` rule allows
     group: str | None = None  # the group of the tables; None for all tables
-    watch: Callable = lambda *gradients: None  # called before an update with its targets, ids, parts and loss scale, see `ShardUpdate.apply`
+    watch: Callable = lambda *gradients: None  # called before an update with its targets and gradients, see `ShardUpdate.apply`
 
     def changes(self, shards: ShardGroup) -> bool:
         """Return whether these shards belong to the group."""
@@ -160,32 +160,43 @@ class DistributedEmbedding(keras.layers.Layer):
         return [() if local.whole else tuple(row for one in self._lookups if one.local is local for row in one.ids.rows) for local in self.sharded]
 
     def update(self, updates: Sequence[GroupUpdate], ids: tf.Tensor, gradients: Gradients, step: tf.Tensor, loss_scale: Scale = 1.0) -> None:
-        """Apply the gradients of the sharded tables' vectors, in place.
+        """Apply the gradients of the sharded tables' vectors, in place: `receive`, then `apply`."""
+        self.apply(updates, self.receive(ids, gradients, loss_scale), step)
+
+    def receive(self, ids: tf.Tensor, gradients: Gradients, loss_scale: Scale = 1.0) -> Received:
+        """Exchange the gradients of the sharded tables' vectors, and return those of this worker's shards.
 
         Args:
-            updates: the updates of the groups of tables.
             ids: `[K_r, B]` as in the lookup.
             gradients: gradients of the global loss by this worker's vectors, of their shape and dtype; whole, or in equal consecutive parts.
-            step: the number of the step, from 0.
             loss_scale: the factor that the gradients were multiplied by. Workers exchange the scaled gradients; the division is in float32.
         """
-        parts, columns = self._exchange.gradients(parts_of(gradients), ids.shape[1])
-        begins = {id(lookup): column for lookup, column in zip(self._lookups, columns, strict=True)} if parts else {}
-        targets = [Target(group, [begins[id(lookup)] for lookup in group.lookups]) for group in self.groups] if self.sharded else []
+        return Received(ids, *self._exchange.gradients(parts_of(gradients), ids.shape[1]), loss_scale)
+
+    def targets(self, update: GroupUpdate, received: Received) -> list[Target]:
+        """Return this worker's shards that an update changes."""
+        begins = {id(lookup): column for lookup, column in zip(self._lookups, received.columns, strict=True)} if received.parts else {}
+        groups = [group for group in self.groups if update.changes(group)] if self.sharded else []
+        return [Target(group, [begins[id(lookup)] for lookup in group.lookups]) for group in groups]
+
+    def apply(self, updates: Sequence[GroupUpdate], received: Received, step: tf.Tensor) -> None:
+        """Update the shards by the received gradients, in place; `step` is the number of the step, from 0."""
         for one in updates:
             scalars = None if one.learning_rate is None else one.rule.scalars(one.learning_rate, step)
-            mine = [target for target in targets if one.changes(target.group)], ids, parts
-            one.watch(*mine, loss_scale)
-            self._update.apply(one.rule, *mine, scalars, loss_scale)
+            targets = self.targets(one, received)
+            one.watch(targets, received)
+            self._update.apply(one.rule, targets, received, scalars)
 
     def replicated_gradients(self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float | tf.Tensor, slices: int) -> list[tf.Tensor]:
         """Return this worker's part of the replicated tables' gradients, to be summed over the workers; see `replicated.replicated_gradients`."""
         before = self.placement.columns_before
         return replicated_gradients(self.replicated_groups, local_ids, parts_of(gradients), before, loss_scale, slices)
 
-    def update_replicated(self, updates: Sequence[GroupUpdate], sums: Sequence[tf.Tensor], step: tf.Tensor) -> None:
-        """Apply the summed gradients to the replicated tables, in place; the other arguments as in `update`."""
-        update_replicated(self.replicated_groups, updates, sums, step)
+    def update_replicated(
+        self, updates: Sequence[GroupUpdate], sums: Sequence[tf.Tensor], step: tf.Tensor, divisor: tf.Tensor | None = None
+    ) -> None:
+        """Apply the summed gradients to the replicated tables, in place; `divisor` divides each row's gradient, decay included."""
+        update_replicated(self.replicated_groups, updates, sums, step, divisor)
 
 
 def parts_of(gradients: Gradients) -> list[tf.Tensor]:

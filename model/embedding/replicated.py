@@ -64,10 +64,10 @@ def _with_count(gradients: tf.Tensor) -> tf.Tensor:
     return tf.concat([gradients, tf.ones_like(gradients[:, :1])], axis=1)
 
 
-def update_replicated(groups: Sequence[ShardGroup], updates: Sequence, sums: Sequence[tf.Tensor], step: tf.Tensor) -> None:
+def update_replicated(groups: Sequence[ShardGroup], updates: Sequence, sums: Sequence[tf.Tensor], step: tf.Tensor, divisor=None) -> None:
     """Apply the gradients of `replicated_gradients`, summed over the workers, to the touched rows, or to all rows of tables that are updated whole.
 
-    `updates` as in `DistributedEmbedding.update`.
+    `updates` and `divisor` as in `DistributedEmbedding.update_replicated`.
     """
     for one in updates:
         mine = [(group, total) for group, total in zip(groups, sums, strict=True) if one.changes(group)]
@@ -78,6 +78,7 @@ def update_replicated(groups: Sequence[ShardGroup], updates: Sequence, sums: Seq
             else:
                 touched = tf.where(total[:, -1] > 0)[:, 0]
                 gradients = tf.gather(total[:, :-1], touched)
+            gradients = gradients if divisor is None else gradients / divisor
             group.apply(one.rule.of_width(group.width), touched, gradients, scalars, node_sum(gradients) if one.rule.needs_squares else None)
 
 

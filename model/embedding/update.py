@@ -15,6 +15,33 @@ from model.native import Lookup, NativeOperations, RowRule
 from utils.distributed import World
 
 
+class Received(NamedTuple):
+    """The gradients of the vectors that a worker's shards gave to all samples of a step.
+
+    Attributes:
+        ids: `[K_r, B]`.
+        parts: the gradients of the B samples in equal consecutive parts, `[n, columns]` in the vectors' dtype.
+        columns: the first column of each lookup in a sample's gradients.
+        loss_scale: the divisor of the gradients, applied in float32.
+        divisor: the divisor of each row's summed gradient, decay included; None for none.
+    """
+
+    ids: tf.Tensor
+    parts: Sequence[tf.Tensor]
+    columns: Sequence[int]
+    loss_scale: float | tf.Tensor
+    divisor: tf.Tensor | None = None
+
+    @property
+    def sample_divisor(self) -> float | tf.Tensor:
+        """The divisor of a sample's gradients where rows have no decay."""
+        return self.loss_scale if self.divisor is None else self.loss_scale * self.divisor
+
+    def divided(self, divisor: float | tf.Tensor) -> tf.Tensor:
+        """Return the gradients of all samples, divided, in float32."""
+        return unscaled(self.parts[0] if len(self.parts) == 1 else tf.concat(self.parts, axis=0), divisor)
+
+
 class Target(NamedTuple):
     """A group of shards, and the first column of each of its lookups in a sample's gradients."""
 
@@ -33,14 +60,10 @@ def native_lookups(lookups: Sequence[LocalLookup], shards: Sequence[LocalShard])
     return [Lookup(number[id(one.local)], one.ids.first, one.ids.hotness, one.ids.mean) for one in lookups]
 
 
-def squares_of_rows(targets: Sequence[Target], ids: tf.Tensor, parts: Sequence[tf.Tensor], loss_scale) -> tf.Tensor:
-    """Return the sum of the squares of the rows' gradients, float64; the gradients of a row that occurs several times are summed before.
-
-    The arguments are those of `ShardUpdate.apply`; there are targets.
-    """
-    whole = unscaled(tf.concat(parts, axis=0), loss_scale)
-    of_rows = [target.group.gradients(ids, whole, target.columns)[1] for target in targets]
-    return tf.add_n([tf.reduce_sum(tf.square(tf.cast(rows, tf.float64))) for rows in of_rows])
+def gradients_of_rows(targets: Sequence[Target], received: Received) -> list[tf.Tensor]:
+    """Return the gradients of each target's rows, before their `divisor`; those of a row that occurs several times are summed."""
+    whole = received.divided(received.loss_scale) if targets else None
+    return [target.group.gradients(received.ids, whole, target.columns)[1] for target in targets]
 
 
 class ShardUpdate:
@@ -56,34 +79,33 @@ class ShardUpdate:
         self._placement, self._native = placement, native
         self._row_squares = RowSquares(placement, world)
 
-    def apply(self, rule, targets: Sequence[Target], ids: tf.Tensor, parts: Sequence[tf.Tensor], scalars: tf.Tensor | None, loss_scale) -> None:
+    def apply(self, rule, targets: Sequence[Target], received: Received, scalars: tf.Tensor | None) -> None:
         """Update the touched rows of the shards.
 
         Args:
             rule: the optimizer's rule, see `training.optimizers.rule`.
             targets: this worker's shards that the rule updates; may be empty.
-            ids: `[K_r, B]`.
-            parts: the gradients of the B samples in equal consecutive parts, `[n, columns]` in the vectors' dtype.
+            received: the gradients.
             scalars: the rule's scalars of this step; None where the gradients are already multiplied by them, which a `linear` rule allows.
-            loss_scale: the divisor of the gradients, applied in float32.
         """
         together = rule.needs_squares and self._row_squares.cut  # workers that share a table exchange sums of squares
         if together:  # the exchange goes table by table
             targets = [single for target in targets for single in target.singly()]
         possible = self._native is not None and rule.native
         natively = [possible and not target.group.whole and not (together and self._is_cut(target)) for target in targets]
-        self._by_native(rule, [target for target, native in zip(targets, natively, strict=True) if native], ids, parts, scalars, loss_scale)
+        self._by_native(rule, [target for target, native in zip(targets, natively, strict=True) if native], received, scalars)
         rest = [target for target, native in zip(targets, natively, strict=True) if not native]
         if not rest and not together:  # every worker takes part in the exchange, even one without shards
             return
-        whole = unscaled(parts[0] if len(parts) == 1 else tf.concat(parts, axis=0), loss_scale) if rest else None
         linear = [target for target in rest if rule.linear and on_gpu() and not target.group.l2]
-        for target in linear:
-            target.group.apply_linear(rule, ids, whole, target.columns, scalars)
+        if linear:
+            divided = received.divided(received.sample_divisor)
+            for target in linear:
+                target.group.apply_linear(rule, received.ids, divided, target.columns, scalars)
         if together or len(linear) < len(rest):
-            self._by_distinct_rows(rule, [target for target in rest if target not in linear], ids, whole, scalars)
+            self._by_distinct_rows(rule, [target for target in rest if target not in linear], received, scalars)
 
-    def _by_native(self, rule, targets: Sequence[Target], ids: tf.Tensor, parts: Sequence[tf.Tensor], scalars: tf.Tensor | None, loss_scale) -> None:
+    def _by_native(self, rule, targets: Sequence[Target], received: Received, scalars: tf.Tensor | None) -> None:
         """Update by the C++ operation, called once for each set of constants: those of some rules depend on the tables' width."""
         alike: dict[tuple[float, ...], list[Target]] = {}
         for target in targets:
@@ -94,20 +116,29 @@ class ShardUpdate:
             lookups = native_lookups([lookup for target in some for lookup in target.group.lookups], locals_)
             columns = [column for target in some for column in target.columns]
             arithmetic = RowRule(rule.name, scalars, constants)
-            self._native.update(arithmetic, [local.weights for local in locals_], slots, ids, lookups, parts, columns, loss_scale)
+            weights, divisor = [local.weights for local in locals_], received.sample_divisor
+            self._native.update(arithmetic, weights, slots, received.ids, lookups, received.parts, columns, divisor)
 
-    def _by_distinct_rows(self, rule, targets: Sequence[Target], ids: tf.Tensor, gradients: tf.Tensor | None, scalars: tf.Tensor) -> None:
-        """Update each touched row, or all rows, once by TensorFlow's operations; gradients `[B, columns]` float32."""
-        touched = [target.group.gradients(ids, gradients, target.columns) for target in targets]
+    def _by_distinct_rows(self, rule, targets: Sequence[Target], received: Received, scalars: tf.Tensor) -> None:
+        """Update each touched row, or all rows, once by TensorFlow's operations."""
+        touched = [self._row_gradients(target, received) for target in targets]
         squares = {}
         if rule.needs_squares and self._row_squares.cut:
             cut = {target.group.shards[0].shard: rows for target, (_, rows) in zip(targets, touched, strict=True) if self._is_cut(target)}
-            squares = self._row_squares.whole_rows(cut, ids)
+            squares = self._row_squares.whole_rows(cut, received.ids)
         for target, (distinct, rows) in zip(targets, touched, strict=True):
             whole = None
             if rule.needs_squares:
                 whole = squares[target.group.shards[0].shard.table] if self._is_cut(target) else node_sum(rows)
             target.group.apply(rule.of_width(self._dim(target)), distinct, rows, scalars, whole)
+
+    @staticmethod
+    def _row_gradients(target: Target, received: Received) -> tuple[tf.Tensor | None, tf.Tensor]:
+        """Return a target's rows and their gradients, see `ShardGroup.gradients`. Touched rows get the bits that the C++ operation gives them."""
+        group, whole = target.group, target.group.whole and received.divisor is not None
+        of_samples = received.divided(received.loss_scale if whole else received.sample_divisor)
+        rows, gradients = group.gradients(received.ids, of_samples, target.columns)
+        return rows, gradients / received.divisor if whole else gradients
 
     def _is_cut(self, target: Target) -> bool:
         return any(self._placement.is_cut(local.shard) for local in target.group.shards)

@@ -131,9 +131,9 @@ def test_every_worker_builds_as_many_conditions(monkeypatch):
         embedding = SimpleNamespace(world=World(rank, 2), replicated_groups=[])
         squares = GradientSquares(tf.constant(True), groups, embedding)
         squares.add_known(dict, [GroupUpdate(None, None)], [])
-        monkeypatch.setattr("training.norms.squares_of_rows", lambda *gradients: tf.constant(4.0, tf.float64))
+        monkeypatch.setattr("training.norms.gradients_of_rows", lambda *gradients: [tf.constant([2.0])])
         (one,) = squares.watching([GroupUpdate(None, None)], 1.0)
-        one.watch(["a shard"] if shards else [], None, [], 1.0)
+        one.watch(["a shard"] if shards else [], None)
         assert squares.total().numpy().tolist() == [4.0 if shards else 0.0]
         built.append(count["cond"])
     assert built == [2, 2]

@@ -245,6 +245,14 @@ class RegularisationConfig:
         resume=INHERIT,
         bounds=FROM_0,
     )
+    clip_norm: float | None = option(
+        None,
+        "greatest norm of all gradients of a step together, those of dense weights and tables with their regularisation; a greater one is reduced to "
+        "it. The default is no limit",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        bounds=POSITIVE,
+    )
     dropout: float = option(
         0.0,
         "fraction of the MLPs' hidden units to drop in a training step, drawn anew for each sample",
