@@ -70,6 +70,7 @@ OF_A_START = {
 # Two values for flags where `values_of` cannot derive them from the option. Neither is the default, and no other flag forbids them.
 VALUES = {
     "dense_update_rows": ("100000", "200000"),
+    "clip_norm": ("0.5", "2"),
     "embedding_dim": ("4", "6"),
     "bottom_mlp_dims": ("12,5", "12,128"),
     "top_mlp_dims": ("9,1", "7,1"),

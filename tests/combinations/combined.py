@@ -40,10 +40,11 @@ PRECISIONS = {
 }
 NORM = {False: {}, True: {"batch_norm": True}}
 DROPOUT = {False: {}, True: {"dropout": 0.2}}
+CLIP = {False: {}, True: {"clip_norm": 0.05}}
 EVERY = 2  # steps between evaluations with a plateau
 STEPS_ONLY = {"decay_start_step": 6, "decay_steps": 20, "evals_per_epoch": 2}
 SCHEDULES = {False: STEPS_ONLY, True: {"lr_schedule": "plateau", "plateau_factor": 0.5, "test_freq": EVERY}}
-VALUES = (tuple(MODELS), tuple(OPTIMIZERS), tuple(PRECISIONS), tuple(TABLES), (True, False), (True, False), (True, False), (True, False))
+VALUES = (tuple(MODELS), tuple(OPTIMIZERS), tuple(PRECISIONS), tuple(TABLES), *[(True, False)] * 5)
 
 BATCH, EPOCHS, STEPS = 64, 3, 15  # the last batch of an epoch has 20 rows: of its 8 slices, 5 have no real sample and one is half padding
 ROWS = {"train": 4 * BATCH + 20, "valid": 200, "test": 200}
@@ -78,18 +79,19 @@ class Combination(NamedTuple):
     plateau: bool
     dropout: bool
     lists: bool
+    clip: bool
 
     @property
     def flags(self) -> dict[str, Any]:
         """The flags of `dlrm.train`, without the dataset."""
         chosen = MODELS[self.model], OPTIMIZERS[self.optimizer], PRECISIONS[self.precision], TABLES[self.tables]
         found = dict(COMMON, optimizer=self.optimizer)
-        for flags in (*chosen, NORM[self.batch_norm], SCHEDULES[self.plateau], DROPOUT[self.dropout]):
+        for flags in (*chosen, NORM[self.batch_norm], SCHEDULES[self.plateau], DROPOUT[self.dropout], CLIP[self.clip]):
             found |= flags
         return found
 
     def __str__(self) -> str:
-        switches = (self.batch_norm, "norm"), (self.plateau, "plateau"), (self.dropout, "dropout"), (self.lists, "lists")
+        switches = zip(self[4:], ("norm", "plateau", "dropout", "lists", "clip"), strict=True)
         return "-".join([self.model, self.optimizer, self.precision, self.tables.replace(" ", "_"), *(name for on, name in switches if on)])
 
 

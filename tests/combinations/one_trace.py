@@ -17,7 +17,7 @@ from training.touched import Touched
 from utils.signals import Stopped
 
 SHARED = ("model", "optimizer", "schedule", "regularisation", "device")  # the configuration that a model and its trainer are built from
-LOGGED = ("loss", "learning_rate", "embedding_learning_rate", "valid_auc", "valid_loss", "skipped_steps")
+LOGGED = ("loss", "learning_rate", "embedding_learning_rate", "valid_auc", "valid_loss", "skipped_steps", "clipped_steps")
 GROWTH_STEPS = 1  # a dynamic loss scale grows until steps are skipped
 
 

@@ -26,7 +26,8 @@ PLACEMENTS = {  # thresholds in elements; five tables have 1600 elements, one 50
     "replicated": ("--data_parallel_threshold", "1600"),
     "mixed": ("--column_slice_threshold", "800", "--data_parallel_threshold", "504"),
 }
-NORM = ("--batch_norm", "--dropout", "0.2")
+CLIP = ("--clip_norm", "0.01")  # below the norm of every step
+NORM = ("--batch_norm", "--dropout", "0.2", *CLIP)
 WHOLE = ("--dense_update_rows", "100000", "--table_l2", "0.05")
 REGULARISED = ("--dropout", "0.3", "--embedding_l2", "0.1", "--mlp_l2", "0.01")
 PARALLEL = ("--interaction", "cross", "--cross_layer_projection_dim", "0", "--num_cross_layers", "2", "--structure", "parallel")
@@ -74,7 +75,7 @@ TRAININGS = {
     "sliced whole": _training("sliced", "rowwise_adagrad", "--amp", *WHOLE, rows="lists", steps=6),
     "mixed norm": _training("mixed", "adam", *NORM, steps=6),
     "tables norm large": _training("tables", "adam", *NORM, *PARALLEL, rows="large", batch=2048, steps=4),
-    "sliced norm": _training("sliced", "rmsprop", *WIDE_AND_DEEP, "--batch_norm", "--amp", *WHOLE, rows="lists", steps=6),
+    "sliced norm": _training("sliced", "rmsprop", *WIDE_AND_DEEP, "--batch_norm", *CLIP, "--amp", *WHOLE, rows="lists", steps=6),
     "mixed norm on a GPU": _training("mixed", "adam", *NORM, slices=1, steps=6, gpu=True),
     "mixed norm one sum": _training("mixed", "adam", *NORM, slices=1, steps=6),
     "mixed lists": _training("mixed", "adam", rows="lists", steps=6),

@@ -1,0 +1,104 @@
+"""Tests of clipping by the norm of all gradients: against a slow reference, and that the norm has the same bits however gradients are cut."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.model.tiny_model import batch, model_and_trainer, slow_gradients, weights
+from training.clipping import Clipping
+from training.report import StepReport, WorkerReport
+from utils.distributed import World
+
+RATE = 0.3
+TERMS = {"embedding_l2": 0.3, "mlp_l2": 0.2}
+WHOLE = ("--dense_update_rows", "1000", "--table_l2", "0.1")
+
+
+def divisor_of(trainer, tensors, step=0):
+    return StepReport.unpack(trainer.reporting_step(tensors, step, RATE, WorkerReport()).numpy()).divisor
+
+
+def norm_of(gradients):
+    return math.sqrt(sum(float(np.sum(np.square(value))) for value in gradients.values()))
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+@pytest.mark.parametrize("limit", [0.05, 0.4, 100.0])
+@pytest.mark.parametrize(
+    ("flags", "terms"),
+    [
+        ((), {}),
+        (("--gradient_slices", "4", *(word for name, value in TERMS.items() for word in (f"--{name}", str(value)))), TERMS),
+        (WHOLE, {}),
+        (("--xla", "all", "--data_parallel_threshold", "100", *WHOLE), {}),
+    ],
+    ids=["plain", "regularised", "whole", "compiled"],
+)
+def test_clipped_steps_equal_the_slow_reference(monkeypatch, native, limit, flags, terms):
+    monkeypatch.setenv("DLRM_NATIVE_OPS", native)
+    model, trainer = model_and_trainer(*flags, "--clip_norm", str(limit))
+    for step in range(3):
+        before, tensors = weights(model), batch(32, real=32 - step, seed=step)
+        real = tensors.inputs.numerical.numpy()[: 32 - step], tensors.inputs.ids.numpy()[:, : 32 - step], tensors.inputs.labels.numpy()[: 32 - step]
+        gradients = slow_gradients(before, *real, **terms)[1]
+        if WHOLE[0] in flags:
+            gradients = {name: value + (0.1 * before[name] if name.startswith("tables/") else 0) for name, value in gradients.items()}
+        expected = max(1.0, norm_of(gradients) / limit)
+        assert divisor_of(trainer, tensors, step) == pytest.approx(expected, rel=1e-5)
+        for name, value in weights(model).items():
+            np.testing.assert_allclose(value, before[name] - RATE * gradients[name] / expected, rtol=1e-4, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("flags", [(), ("--optimizer", "adam", *WHOLE)], ids=["sgd", "adam"])
+def test_a_limit_that_no_norm_reaches_changes_no_bit(flags):
+    found = []
+    for clip in ((), ("--clip_norm", "1000")):
+        model, trainer = model_and_trainer(*flags, *clip)
+        found.append([*(trainer.step(batch(32, seed=step), step, RATE).numpy() for step in range(3)), *weights(model).values()])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("loss_scale", ["8", "1024"])
+def test_the_norm_is_that_of_the_unscaled_gradients(loss_scale):
+    flags = ("--amp", "--amp_dtype", "float16", "--clip_norm", "0.05")
+    divisors = [divisor_of(model_and_trainer(*flags, "--loss_scale", scale, dtype="float16")[1], batch(32)) for scale in ("1", loss_scale)]
+    assert divisors[0] == pytest.approx(divisors[1], rel=1e-2) and divisors[0] > 2
+
+
+def test_a_step_that_overflows_is_not_counted_as_clipped():
+    flags = ("--amp", "--amp_dtype", "float16", "--clip_norm", "0.05", "--loss_scale", str(2.0**24))
+    _, trainer = model_and_trainer(*flags, dtype="float16")
+    report = StepReport.unpack(trainer.reporting_step(batch(16), 0, RATE, WorkerReport()).numpy())
+    assert not report.finite and report.divisor == 1
+
+
+def test_a_norm_with_gradients_that_are_not_finite_is_not_finite_or_clips_nothing():
+    for bad in (math.nan, math.inf):
+        squares = Clipping(1.0, World()).squares([tf.constant([bad, 1.0])])
+        divisor = float(Clipping(1.0, World()).divisor(tf.zeros([], tf.float64), squares, tf.constant(1.0)))
+        assert divisor >= 1 and not math.isnan(divisor)
+
+
+VALUES = st.lists(st.floats(-300, 300, width=32) | st.floats(-(2.0**-10), 2.0**-10, width=32), min_size=1, max_size=40)
+
+
+@given(values=VALUES, limit=st.sampled_from([0.3, 1.0, 10.0, 4000.0]), draw=st.randoms())
+@settings(max_examples=60, deadline=None)
+def test_the_norm_does_not_depend_on_the_order_or_on_the_parts(values, limit, draw):
+    clipping = Clipping(limit, World())
+    whole = float(clipping.squares([tf.constant(values)]))
+    exact = sum(Fraction(value) ** 2 for value in np.float32(values).tolist())
+    units = exact * 2**36 / Fraction(limit) ** 2
+    assert abs(Fraction(whole) - units) <= Fraction(len(values)) * (1 + units / 2**50)
+    if units < 2**52:
+        shuffled = draw.sample(values, len(values))
+        cut = draw.randint(0, len(values))
+        assert float(clipping.squares([tf.constant(shuffled[:cut], tf.float32), tf.constant(shuffled[cut:], tf.float32)])) == whole
+    divisor = float(clipping.divisor(tf.zeros([], tf.float64), tf.constant(whole, tf.float64), tf.constant(3.0)))
+    assert divisor == pytest.approx(max(1.0, math.sqrt(exact) / limit), rel=1e-4)
