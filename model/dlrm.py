@@ -10,6 +10,7 @@ from model.layers.batch_norm import BatchNorm
 from model.layers.cross import Concatenation
 from model.layers.dense import Drop, LayerWeights
 from model.layers.interaction import DotInteraction
+from model.layers.linear import LinearPart
 from model.layers.mlp import Mlp
 from model.sharded_model import ShardedModel
 
@@ -23,22 +24,22 @@ class DLRM(ShardedModel):
     top MLP -> logits `[b]`. The dot interaction requires W = D. Without numerical features (M = 0) there is no bottom MLP.
 
     With `parallel` cross layers both the cross layers and the top MLP read the concatenation, and the top MLP's last layer reads the outputs of both
-    (DCN V2, figure 1b).
+    (DCN V2, figure 1b). With a linear part, its terms are added to the logits.
 
     The parts are objects, so each can be replaced. `dense` is everything after the lookup: the part that is data parallel and that XLA compiles.
     """
 
     command = "dlrm.py"
 
-    def __init__(self, embedding: DistributedEmbedding, bottom_mlp: Mlp | None, interaction: Interaction, top_mlp: Mlp, parallel: bool = False):
+    def __init__(self, embedding: DistributedEmbedding, bottom_mlp: Mlp | None, interaction: Interaction, top_mlp: Mlp, parallel: bool = False, linear: LinearPart | None = None):
         super().__init__(name="dlrm")
-        self._parallel = parallel
+        self._parallel, self._linear = parallel, linear
         self.embedding, self.bottom_mlp, self.interaction, self.top_mlp = embedding, bottom_mlp, interaction, top_mlp
 
     def build_weights(self, num_numerical: int) -> None:
         """Create all weights for M numerical features, and allocate the tables."""
         self.embedding.build()
-        widths, bottom = self.embedding.widths, None
+        widths, bottom = self._widths, None
         if self.bottom_mlp is not None:
             with keras.name_scope("bottom_mlp"):
                 self.bottom_mlp.build((None, num_numerical))
@@ -50,7 +51,15 @@ class DLRM(ShardedModel):
             joined = self.interaction.compute_output_shape(*shapes)
             self.top_mlp.beside = joined[1] if self._parallel else 0
             self.top_mlp.build(joined)
+        if self._linear is not None:
+            self._linear.build(num_numerical)
         self.built = True
+
+    @property
+    def _widths(self) -> Sequence[int]:
+        """The widths of the features that the interaction takes."""
+        widths = self.embedding.widths
+        return widths if self._linear is None else widths[: len(widths) // 2]
 
     def dense(
         self,
@@ -62,7 +71,17 @@ class DLRM(ShardedModel):
         norm: BatchNorm | None = None,
     ) -> tf.Tensor:
         """Return logits `[b]` float32 for numerical `[b, M]` and the output of `embedding`; `slices`, `drop` and `norm` as in `Mlp.forward`."""
-        # `weights` holds the layers of the bottom MLP, the interaction and the top MLP, one after another.
+        if self._linear is None:
+            return self._interacted(numerical, embeddings, weights, slices, drop, norm)
+        vectors, ids = self._linear.cut(embeddings, self.embedding.widths)
+        if len(set(self._widths)) == 1:
+            vectors = tf.reshape(vectors, [-1, len(self._widths), self._widths[0]])
+        count = len(weights) - len(self._linear.parts)
+        linear = self._linear.logits(numerical, ids, weights[count:], slices)
+        return self._interacted(numerical, vectors, weights[:count], slices, drop, norm) + linear
+
+    def _interacted(self, numerical, embeddings, weights, slices, drop, norm) -> tf.Tensor:
+        """Return the logits of the bottom MLP, the interaction and the top MLP, whose layers `weights` holds one after another."""
         last, dtype = len(weights) - len(self.top_mlp.stack), self.interaction.compute_dtype
         first, bottom = 0, None
         if self.bottom_mlp is not None:
@@ -84,5 +103,6 @@ class DLRM(ShardedModel):
 
     @property
     def dense_parts(self) -> list[Mlp | Interaction]:
-        """Bottom MLP (if there is one), interaction and top MLP."""
-        return [part for part in (self.bottom_mlp, self.interaction, self.top_mlp) if part is not None]
+        """Bottom MLP (if there is one), interaction, top MLP, and the linear layer (if there is one)."""
+        linear = self._linear.parts if self._linear is not None else []
+        return [*(part for part in (self.bottom_mlp, self.interaction, self.top_mlp) if part is not None), *linear]

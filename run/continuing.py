@@ -48,7 +48,8 @@ def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
     whole = isinstance(saved, Mapping) and isinstance(position, Mapping) and all(isinstance(position.get(name), int) for name in known)
     if not whole or set(position) - newer != {*known, "best_auc"}:
         raise UserError(f"{checkpoint.folder}: has no training position to resume from; use --resume weights to take its weights and start at step 0")
-    saved = {"embedding_optimizer": saved.get("optimizer"), **saved}  # older checkpoints have one flag for both optimizers
+    # older checkpoints have one flag for two optimizers, and FTRL for every linear part
+    saved = {"embedding_optimizer": saved.get("optimizer"), "linear_optimizer": "ftrl", **saved}
     for name, value in wanted.items():
         if saved.get(name) != value and name == FINGERPRINT:
             raise UserError(

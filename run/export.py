@@ -142,7 +142,7 @@ def _checked(given: Config, console: Console) -> Plan:
     config = inherit(given, checkpoint.manifest)
     if line := choice_note(path, checkpoint):
         console.say(line)
-    for line in warnings(config, architecture_of(config.model).optimizers):
+    for line in warnings(config, architecture_of(config.model).optimizers(config.optimizer)):
         console.warn(line)
     if options.device == GPU and not physical_gpus(config.device):
         console.warn("--device gpu: no GPU is used here, so the CPU computes the proof; the server needs a GPU (use --device cpu if it has none)")

@@ -20,7 +20,7 @@ def show_plan(config: Config, program: str) -> None:
         UserError: the specification cannot be read, the tables do not fit, or the batch cannot be divided evenly.
     """
     console = Console(program, names=config.names)
-    for line in warnings(config, architecture_of(config.model).optimizers):
+    for line in warnings(config, architecture_of(config.model).optimizers(config.optimizer)):
         console.warn(line)
     workers, batch_size = config.placement.plan_workers, config.data.batch_size
     check_shared("batch_size", batch_size, workers)

@@ -233,7 +233,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     config = inherit(given, checkpoint.manifest, _continues(given)) if checkpoint else given
     if checkpoint and given.run.mode != TRAIN and (line := choice_note(given.training.restore_checkpoint_path, checkpoint)):
         console.say(line)
-    for line in warnings(config, architecture_of(config.model).optimizers):
+    for line in warnings(config, architecture_of(config.model).optimizers(config.optimizer)):
         warn(line)
     config = reading_stored(config)
     spec = read_spec(config.data, config.features, checkpoint is None and "embedding_dim" not in config.given)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dataloading.features import Categorical
 from model.architectures import architecture_of
-from model.embedding.table import MEAN, NORMAL, UNIFORM, ZEROS, Feature, Table
+from model.embedding.table import MEAN, NORMAL, UNIFORM, WIDE, ZEROS, Feature, Table
 from utils.config.config import Config
 from utils.config.options import TRAIN, ModelConfig
 from utils.errors import UserError
@@ -101,7 +101,8 @@ def tables_and_features(
                 f"feature {feature.name}: --embedding_dim gives it {width} columns, but its table {table.name} has {tables[table.name].dim}"
             )
     features = tuple(Feature(one.name, one.name, one.table_name, one.hotness, one.pooling) for one in categorical)
-    return architecture_of(config.model).looked_up(config.model, tuple(tables.values()), features)
+    looked_up, of_ids = architecture.looked_up(config.model, tuple(tables.values()), features)
+    return tuple(replace(one, optimizer=config.optimizer.linear_optimizer) if one.group == WIDE else one for one in looked_up), of_ids
 
 
 def list_note(config: Config, categorical: Sequence[Categorical]) -> str | None:

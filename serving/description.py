@@ -66,7 +66,17 @@ class ServedModel:
     @property
     def stacks(self) -> tuple[str, ...]:
         """The names of the MLPs, in the order of their weights."""
-        return tuple(dict.fromkeys(name.split("/")[0] for name in self.dense if not name.startswith(f"{CROSS}/")))
+        return tuple(dict.fromkeys(name.split("/")[0] for name in self.dense if name.count("/") > 1 and not name.startswith(f"{CROSS}/")))
+
+    @property
+    def vectors(self) -> dict[str, np.ndarray]:
+        """The vectors of the numerical features `[M, D]`, by the name of their layer."""
+        return {name.removesuffix("/kernel"): values for name, values in self.dense.items() if _is_single(name, "kernel")}
+
+    @property
+    def intercepts(self) -> dict[str, np.ndarray]:
+        """The constants of the logits `[1]`, by name."""
+        return {name: values for name, values in self.dense.items() if _is_single(name, "bias")}
 
     def gives_logits(self, part: str, layer: int) -> bool:
         """Return whether an MLP layer gives logits. Such a layer has no ReLU, and float32 products: logits of 16 bits would tie."""
@@ -95,3 +105,8 @@ class ServedModel:
         while any((name := f"{CROSS}/{len(found)}/{part}") + "/bias" in self.dense for part in "uw"):
             found.append((self.dense.get(f"{CROSS}/{len(found)}/v/kernel"), self.dense[f"{name}/kernel"], self.dense[f"{name}/bias"]))
         return found
+
+
+def _is_single(name: str, kind: str) -> bool:
+    """Return whether a weight belongs to a layer that is not one of a stack: `numerical_vectors/kernel`, unlike `top_mlp/0/kernel`."""
+    return name.count("/") == 1 and name.endswith(f"/{kind}")

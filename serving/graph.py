@@ -35,6 +35,8 @@ class Graph(tf.Module):
             ]
             for part in model.stacks
         }
+        self.intercepts = {name: _weight(values, tf.float32, name.replace("/", "_")) for name, values in model.intercepts.items()}
+        self.vectors = {name: _weight(values, tf.float32, name) for name, values in model.vectors.items()}
 
     def probabilities(self, numerical: tf.Tensor | None, categorical: tf.Tensor) -> tf.Tensor:
         """Compute numerical `[B, M]` float32 (None where M is 0), categorical `[B, K]` int64 -> `[B, 1]` float32.
@@ -123,6 +125,19 @@ class _Operations:
         stacked = tf.stack(self._cast(vectors), axis=1)
         pairs = tf.constant(pair_indices(len(vectors))[0])
         return tf.gather(tf.reshape(tf.matmul(stacked, stacked, transpose_b=True), [-1, len(vectors) ** 2]), pairs, axis=1)
+
+    def has(self, name: str) -> bool:
+        return bool(self._graph.mlps.get(name))
+
+    def scaled(self, name: str) -> list[tf.Tensor]:
+        return [self.numerical[:, place : place + 1] * vector for place, vector in enumerate(tf.unstack(self._graph.vectors[name]))]
+
+    def shifted(self, logits: tf.Tensor, name: str) -> tf.Tensor:
+        return logits + self._graph.intercepts[name]
+
+    def pair_sum(self, vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+        wide = [tf.cast(vector, tf.float32) for vector in vectors]
+        return 0.5 * tf.reduce_sum(tf.square(tf.add_n(wide)) - tf.add_n([tf.square(vector) for vector in wide]), axis=1, keepdims=True)
 
     def concatenated(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.concat(self._cast(parts), axis=1)

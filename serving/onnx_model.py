@@ -154,6 +154,22 @@ class _Graph:
         flat = self._add("Reshape", products, self._constant([-1, len(vectors) ** 2]))
         return self._add("Gather", flat, self._constant(pair_indices(len(vectors))[0].astype(np.int64)), axis=1)
 
+    def has(self, name: str) -> bool:
+        return name in self._model.stacks
+
+    def scaled(self, name: str) -> list[str]:
+        vectors = self._model.vectors[name]
+        columns = [self._add("Gather", self.numerical, self._constant([place]), axis=1) for place in range(len(vectors))]
+        return [self._add("Mul", column, self._weight(vector)) for column, vector in zip(columns, vectors, strict=True)]
+
+    def shifted(self, logits: str, name: str) -> str:
+        return self._add("Add", logits, self._weight(self._model.intercepts[name]))
+
+    def pair_sum(self, vectors: Sequence[str]) -> str:
+        total, squares = self.summed(vectors), self.summed([self._add("Mul", vector, vector) for vector in vectors])
+        twice = self._add("ReduceSum", self._add("Sub", self._add("Mul", total, total), squares), self._constant([1]), keepdims=1)
+        return self._add("Mul", twice, self._constant(np.float32(0.5)))
+
     def concatenated(self, parts: Sequence[str]) -> str:
         return self._add("Concat", *parts, axis=1)
 

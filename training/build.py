@@ -1,6 +1,9 @@
 """Building of a trainer from the configuration: the groups of weights, their rules and schedules."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from model.architectures import architecture_of
 from model.compilation import compiled_by, on_gpu
@@ -28,7 +31,7 @@ def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epo
         compiled=compiled_by(config, model.embedding.world.size),
         gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
         native=native_operations(),
-        regularisation=_regularisation(config),
+        regularisation=_regularisation(config, model.embedding.widths),
         norms=config.run.log_norms,
     )
 
@@ -42,16 +45,20 @@ def _groups(config: Config, model: ShardedModel, steps_per_epoch: int) -> tuple[
     dense = [DenseGroup({name: weight for name, weight in weights.items() if name not in own}, dense_rule(options, dim), of_dense)]
     tables = [TableGroup(table_rule(options, dim), of_tables)]
     for group in reversed(groups):
-        rule, schedule = RULES[group.optimizer](options, 1), ConstantSchedule(group.learning_rate(options))
+        rule, schedule = RULES[group.optimizer(options)](options, 1), ConstantSchedule(group.learning_rate(options))
         tables.insert(0, TableGroup(rule, schedule, group.name))
         if members := {name: weight for name, weight in weights.items() if own.get(name) == group.name}:
             dense.insert(1, DenseGroup(members, rule, schedule, group.name))
     return tuple(dense), tuple(tables)
 
 
-def _regularisation(config: Config) -> Regularisation:
-    options = config.regularisation
-    return Regularisation(options.embedding_l2, options.mlp_l2, Dropout(options.dropout, config.run.seed) if options.dropout else None)
+def _regularisation(config: Config, widths: Sequence[int]) -> Regularisation:
+    options, of_vectors = config.regularisation, config.regularisation.embedding_l2
+    if architecture_of(config.model).linear and options.linear_l2 not in (None, of_vectors):
+        count = len(widths) // 2  # of the features, each of which has a vector and then a weight in the linear part
+        columns = [of_vectors] * sum(widths[:count]) + [options.linear_l2] * count
+        of_vectors = np.array(columns, np.float32)
+    return Regularisation(of_vectors, options.mlp_l2, Dropout(options.dropout, config.run.seed) if options.dropout else None)
 
 
 def build_schedules(options: ScheduleConfig, steps_per_epoch: int = 1, epochs: int = 1) -> tuple[Schedule, Schedule]:

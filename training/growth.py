@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from model.architectures import architecture_named
-from model.architectures.architecture import BOTTOM, NUMERICALS, PAIRS, REST
+from model.architectures.architecture import BOTTOM, NUMERICALS, PAIRS, REST, SCALED
 from model.embedding.table import WIDE, ZEROS, Table, wide_name
 from model.layers.interaction import pair_indices
 from model.shapes import pair_count
@@ -48,7 +48,7 @@ class Growth:
             raise CheckpointError(f"{checkpoint.folder}: feature {changed[0]} was {was} and is {is_now} in the dataset; expected the same kind")
         model = checkpoint.manifest.get("model")
         self._model = model if isinstance(model, Mapping) else {}
-        self._architecture = architecture_named(self._model.get("interaction"))
+        self._architecture = architecture_named(self._model.get("interaction"), self._model.get("linear"))
         if now.numerical and not before.numerical:
             lacking = self._architecture.reads_numericals
             raise CheckpointError(f"{checkpoint.folder}: has no numerical features, so no {lacking} to add new ones ({now.numerical[0]}) to")
@@ -105,6 +105,9 @@ class Growth:
         """Return the new position of each element of an old block, and the size of the new block."""
         if block == NUMERICALS:
             return [self._now.numerical.index(known) for known in self._before.numerical], len(self._now.numerical)
+        if block == SCALED:
+            places = (self._now.numerical.index(known) for known in self._before.numerical)
+            return [place * widths[0] + i for place in places for i in range(widths[0])], len(self._now.numerical) * widths[0]
         if block == BOTTOM:
             return list(range(bottom)), bottom
         return self._pairs(bottom > 0) if block == PAIRS else self._columns(widths)

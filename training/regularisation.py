@@ -3,10 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from model.layers.dense import Drop
 from model.layers.dropout import Dropout, Place
+
+SCALED_VECTORS = "numerical_vectors/kernel"  # vectors of numerical features, which are regularised like those of ids
 
 
 class Regularisation(NamedTuple):
@@ -16,7 +19,7 @@ class Regularisation(NamedTuple):
     squares of the kernels. A row is pulled towards 0 as often as it is looked up, so rows that no batch touches do not change.
     """
 
-    embedding_l2: float = 0.0
+    embedding_l2: float | np.ndarray = 0.0  # an array of the columns of the vectors where these differ
     mlp_l2: float = 0.0
     dropout: Dropout | None = None
 
@@ -45,16 +48,20 @@ class Regularisation(NamedTuple):
 
         `scale` includes the division by the number of samples in the global batch.
         """
-        if not self.embedding_l2:
+        if not np.any(self.embedding_l2):
             return gradients
+        if isinstance(self.embedding_l2, np.ndarray):
+            return gradients + tf.cast((scale * weights)[:, tf.newaxis] * self.embedding_l2, vectors.dtype) * vectors
         factors = tf.cast(self.embedding_l2 * scale * weights, vectors.dtype)
         return gradients + tf.reshape(factors, [-1] + [1] * (len(vectors.shape) - 1)) * vectors
 
     def by_weights(self, gradients: Mapping[str, tf.Tensor], values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Add the L2 term's gradients to those of the dense weights, by name."""
-        if not self.mlp_l2:
-            return dict(gradients)
-        return {name: gradient + self.mlp_l2 * values[name] if name.endswith("/kernel") else gradient for name, gradient in gradients.items()}
+        factors = {name: self._of_kernel(name) for name in gradients if name.endswith("/kernel")}
+        return {name: gradient + factors[name] * values[name] if factors.get(name) else gradient for name, gradient in gradients.items()}
+
+    def _of_kernel(self, name: str) -> float:
+        return float(np.ravel(self.embedding_l2)[0]) if name == SCALED_VECTORS else self.mlp_l2
 
 
 NO_REGULARISATION = Regularisation()

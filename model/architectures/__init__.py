@@ -2,23 +2,32 @@
 
 from model.architectures.architecture import Architecture
 from model.architectures.dlrm import DlrmArchitecture
+from model.architectures.fm import FmArchitecture
 from model.architectures.wide_and_deep import WideAndDeepArchitecture
-from utils.config.options import CAT, CROSS, DOT, INTERACTIONS, WIDE_AND_DEEP, ModelConfig
+from utils.config.options import CAT, CROSS, DOT, FM, INTERACTIONS, WIDE_AND_DEEP, ModelConfig
+from utils.errors import UserError
 
 _TABLE: dict[str, Architecture] = {
     **{interaction: DlrmArchitecture(interaction) for interaction in (DOT, CROSS, CAT)},
+    FM: FmArchitecture(),
     WIDE_AND_DEEP: WideAndDeepArchitecture(),
 }
+_WITH_LINEAR: dict[str, Architecture] = {interaction: DlrmArchitecture(interaction, linear=True) for interaction in (DOT, CROSS, CAT)}
 
 
 def architecture_of(config: ModelConfig) -> Architecture:
-    """Return the architecture that these options choose."""
-    return _TABLE[config.interaction]
+    """Return the architecture that these options choose. Raises UserError where the model takes no `--linear`."""
+    if not config.linear or _TABLE[config.interaction].linear:
+        return _TABLE[config.interaction]
+    if config.interaction not in _WITH_LINEAR:
+        raise UserError(f"--linear: --interaction {config.interaction} takes no linear part; expected one of {', '.join(_WITH_LINEAR)}")
+    return _WITH_LINEAR[config.interaction]
 
 
-def architecture_named(interaction: object) -> Architecture:
-    """Return the architecture for a manifest's value of `--interaction`; DLRM's for an unknown value, which other code reports."""
-    return _TABLE.get(interaction if isinstance(interaction, str) else DOT, _TABLE[DOT])
+def architecture_named(interaction: object, linear: object = False) -> Architecture:
+    """Return the architecture for a manifest's values of `--interaction` and `--linear`; DLRM's for unknown ones, which other code reports."""
+    table = _TABLE | _WITH_LINEAR if linear is True else _TABLE
+    return table.get(interaction if isinstance(interaction, str) else DOT, table[DOT])
 
 
 def register(interaction: str, architecture: Architecture) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Meanings of the elements along a dense weight's axis: the numerical features, the bottom MLP's output, the columns of the features' vectors, the dot
 # products of all pairs of vectors, or elements that no feature changes.
 NUMERICALS, BOTTOM, VECTORS, PAIRS, REST = "numericals", "bottom", "vectors", "pairs", "rest"
+SCALED = "scaled"  # the columns of the numerical features' vectors
 T = TypeVar("T")
 
 
@@ -28,12 +29,12 @@ class WeightGroup:
 
     Attributes:
         name: the `group` of its tables and the first word of its dense weights' names.
-        optimizer: the name of its optimizer rule.
+        optimizer: a function that reads the name of its optimizer rule from the options.
         learning_rate: a function that reads its learning rate from the options.
     """
 
     name: str
-    optimizer: str
+    optimizer: Callable[[OptimizerConfig], str]
     learning_rate: Callable[[OptimizerConfig], float]
 
 
@@ -99,6 +100,18 @@ class Operations(Protocol[T]):
 
     def products(self, vectors: Sequence[T]) -> T:
         """Return the dot products `[B, P]` of all pairs of n vectors `[B, D]`."""
+
+    def has(self, name: str) -> bool:
+        """Return whether the model has an MLP of this name."""
+
+    def scaled(self, name: str) -> list[T]:
+        """Return the vectors of the numerical features, `[B, D]` each, times their values; `name` is that of the layer that holds them."""
+
+    def shifted(self, logits: T, name: str) -> T:
+        """Add the weight `[1]` of this name to logits `[B, 1]`."""
+
+    def pair_sum(self, vectors: Sequence[T]) -> T:
+        """Return the sum of the dot products of all pairs of vectors `[B, D]`: `[B, 1]` float32."""
 
     def concatenated(self, parts: Sequence[T]) -> T:
         """Concatenate the columns."""
@@ -193,7 +206,6 @@ class Architecture(ABC):
         """
         return None
 
-    @property
-    def optimizers(self) -> frozenset[str]:
-        """Names of the optimizer rules that the model's own groups use, independent of the options."""
-        return frozenset(group.optimizer for group in self.groups)
+    def optimizers(self, options: OptimizerConfig) -> frozenset[str]:
+        """Names of the optimizer rules of the model's own groups."""
+        return frozenset(group.optimizer(options) for group in self.groups)

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from model.architectures.architecture import BOTTOM, NUMERICALS, PAIRS, REST, VECTORS, Architecture, Layers, Operations, T
+from model.architectures.linear import LINEAR, linear_terms, with_linear
+from model.embedding.table import WIDE, ZEROS, Feature, Table
 from model.shapes import InteractionShape, dense_elements, interaction_shape, layer_shapes
-from utils.config.options import CROSS, DOT, PARALLEL, ZEROS, ModelConfig
+from utils.config.options import CROSS, DOT, PARALLEL, ModelConfig
 from utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,11 +21,11 @@ class DlrmArchitecture(Architecture):
 
     Args:
         interaction: `dot`, `cross` or `cat`.
+        linear: the logit has a linear part, too.
     """
 
-    logit_parts = (TOP_MLP,)
-
-    def __init__(self, interaction: str):
+    def __init__(self, interaction: str, linear: bool = False):
+        self.linear, self.groups, self.logit_parts = linear, (LINEAR,) if linear else (), (TOP_MLP, *([WIDE] if linear else []))
         self.name = "dcnv2" if interaction == CROSS else "dlrm"
         self.interaction, self.one_width = interaction, interaction == DOT
 
@@ -33,6 +35,7 @@ class DlrmArchitecture(Architecture):
         from model.dlrm import DLRM
         from model.layers.cross import Concatenation, CrossNetwork
         from model.layers.interaction import DotInteraction
+        from model.layers.linear import ZERO_START, LinearPart
         from model.layers.mlp import GLOROT_NORMAL, Mlp, zero_bias
 
         seed, policy, native, norm = layers.seed, layers.policy, layers.native, layers.norm
@@ -43,15 +46,23 @@ class DlrmArchitecture(Architecture):
             joins = CrossNetwork(config.num_cross_layers, config.cross_layer_projection_dim, seed, policy, native)
         else:
             joins = DotInteraction(policy, native=native) if self.interaction == DOT else Concatenation(policy)
-        return DLRM(embedding, bottom, joins, top, interaction_shape(config).parallel)
+        linear = Mlp((1,), None, seed, WIDE, policy, native, ZERO_START) if self.linear and num_numerical else None
+        return DLRM(embedding, bottom, joins, top, interaction_shape(config).parallel, LinearPart(linear) if self.linear else None)
 
     def layer_shapes(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> list[tuple[int, int]]:
-        """See `Architecture.layer_shapes`."""
-        return layer_shapes(num_numerical, config.bottom_mlp_dims, config.top_mlp_dims, widths, interaction_shape(config))
+        """See `Architecture.layer_shapes`; the linear layer of the numerical features is last."""
+        widths, linear = self._widths(widths), [(num_numerical, 1)] if self.linear and num_numerical else []
+        return [*layer_shapes(num_numerical, config.bottom_mlp_dims, config.top_mlp_dims, widths, interaction_shape(config)), *linear]
+
+    def _widths(self, widths: Sequence[int]) -> Sequence[int]:
+        """Return the widths of the features that the interaction takes: without those of the linear part, the second half."""
+        return widths[: len(widths) // 2] if self.linear else widths
 
     def dense_elements(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> int:
         """See `Architecture.dense_elements`; the first product of a cross layer has no bias."""
-        plain = dense_elements(num_numerical, config.bottom_mlp_dims, config.top_mlp_dims, widths, interaction_shape(config))
+        dims = config.bottom_mlp_dims, config.top_mlp_dims
+        plain = dense_elements(num_numerical, *dims, self._widths(widths), interaction_shape(config))
+        plain += num_numerical + 1 if self.linear and num_numerical else 0
         return plain + sum(self.normalised(config, num_numerical))
 
     def normalised(self, config: ModelConfig, num_numerical: int) -> Sequence[int]:
@@ -61,8 +72,13 @@ class DlrmArchitecture(Architecture):
 
     def logits(self, operations: Operations[T]) -> T:
         """See `Architecture.logits`."""
+        if self.linear:
+            return operations.summed([self._interacted(operations, operations.vectors[: len(operations.vectors) // 2]), *linear_terms(operations)])
+        return self._interacted(operations, operations.vectors)
+
+    def _interacted(self, operations: Operations[T], vectors: Sequence[T]) -> T:
         bottom = [] if operations.numerical is None else [operations.mlp(BOTTOM_MLP, operations.numerical)]
-        parts = [*bottom, *operations.vectors]
+        parts = [*bottom, *vectors]
         if self.interaction == DOT:
             products = operations.products(parts)
             joined = operations.concatenated([*bottom, products]) if bottom else products
@@ -85,13 +101,19 @@ class DlrmArchitecture(Architecture):
         if not num_numerical and num_categorical < 2:
             raise UserError("--interaction dot: one categorical feature and no numerical ones, expected at least two vectors; use --interaction cat")
 
-    def native_shape(self, config: ModelConfig) -> InteractionShape:
+    def looked_up(
+        self, config: ModelConfig, tables: tuple[Table, ...], features: tuple[Feature, ...]
+    ) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
+        """See `Architecture.looked_up`; the tables of the linear part start at zero."""
+        return with_linear(tables, features, ZEROS) if self.linear else (tables, features)
+
+    def native_shape(self, config: ModelConfig) -> InteractionShape | None:
         """See `Architecture.native_shape`."""
-        return interaction_shape(config)
+        return None if self.linear else interaction_shape(config)
 
     def reads(self, weight: str, model: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         """See `Architecture.reads`."""
-        if weight == f"{BOTTOM_MLP}/0/kernel":
+        if weight in (f"{BOTTOM_MLP}/0/kernel", f"{WIDE}/0/kernel"):
             return (0,), (NUMERICALS,)
         if weight == f"{TOP_MLP}/0/kernel":
             return (0,), (BOTTOM, PAIRS if self.interaction == DOT else VECTORS)

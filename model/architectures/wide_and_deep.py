@@ -6,11 +6,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from model.architectures.architecture import NUMERICALS, VECTORS, Architecture, Layers, LogForm, Operations, T, WeightGroup
-from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, UNIFORM, WIDE, ZEROS, Feature, Table, wide_name
-from utils.config.learning import OptimizerConfig
+from model.architectures.architecture import NUMERICALS, VECTORS, Architecture, Layers, LogForm, Operations, T
+from model.architectures.linear import LINEAR, linear_terms, with_linear
+from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, UNIFORM, WIDE, ZEROS, Feature, Table
 from utils.config.options import OF_FEATURE, SUM, WIDE_AND_DEEP, ModelConfig
-from utils.errors import UserError
 
 if TYPE_CHECKING:
     from model.wide_and_deep import WideAndDeep
@@ -38,16 +37,12 @@ _PUBLISHED_LOG = LogForm(
 )
 
 
-def _linear_learning_rate(options: OptimizerConfig) -> float:
-    return options.linear_learning_rate
-
-
 class WideAndDeepArchitecture(Architecture):
-    """A linear part trained by FTRL, beside an MLP; see `model.wide_and_deep.WideAndDeep`."""
+    """A linear part beside an MLP; see `model.wide_and_deep.WideAndDeep`."""
 
     name = WIDE_AND_DEEP
     logit_parts = (DEEP, WIDE)
-    groups = (WeightGroup(WIDE, "ftrl", _linear_learning_rate),)
+    groups = (LINEAR,)
     linear = True
     reads_numericals = "linear layer"
     log = _PUBLISHED_LOG
@@ -75,38 +70,17 @@ class WideAndDeepArchitecture(Architecture):
 
     def logits(self, operations: Operations[T]) -> T:
         """See `Architecture.logits`."""
-        vectors, numerical = operations.vectors, operations.numerical
-        deep, wide = vectors[: len(vectors) // 2], vectors[len(vectors) // 2 :]
+        numerical, deep = operations.numerical, operations.vectors[: len(operations.vectors) // 2]
         joined = operations.concatenated([*([] if numerical is None else [numerical]), *deep])
-        linear = [] if numerical is None else [operations.mlp(WIDE, numerical)]
-        return operations.summed([operations.mlp(DEEP, joined), *wide, *linear])
+        return operations.summed([operations.mlp(DEEP, joined), *linear_terms(operations)])
 
     def looked_up(
         self, config: ModelConfig, tables: tuple[Table, ...], features: tuple[Feature, ...]
     ) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
-        """Return the deep tables and features, followed by a wide one for each: one column, initialised like Keras's Embedding, trained by FTRL."""
-        for name in (*(table.name for table in tables), *(feature.name for feature in features)):
-            wide = wide_name(name)
-            if any(wide in (other.name, other.table) for other in features):
-                raise UserError(f"feature {wide}: has the same name as the linear part's table of {name}; rename the feature")
+        """Return the deep tables and features, followed by a wide one for each: one column, initialised like Keras's Embedding."""
         deep = tuple(replace(table, initializer=GLOROT_NORMAL) if table.initializer == UNIFORM and table.scale is None else table for table in tables)
-        flat = (
-            replace(
-                one,
-                name=wide_name(one.name),
-                dim=1,
-                optimizer="ftrl",
-                group=WIDE,
-                initializer=KERAS_UNIFORM if one.initializer != ZEROS else ZEROS,
-                scale=None,
-            )
-            for one in tables
-        )
-        pooling = config.wide_pooling
-        wide = (
-            replace(one, name=wide_name(one.name), table=wide_name(one.table), pooling=SUM if pooling == SUM else one.pooling) for one in features
-        )
-        return (*deep, *flat), (*features, *wide)
+        starts = {table.initializer for table in tables} == {ZEROS}
+        return with_linear(deep, features, ZEROS if starts else KERAS_UNIFORM, SUM if config.wide_pooling == SUM else None)
 
     def list_note(self, config: ModelConfig, averaged: Sequence[str]) -> str | None:
         """Return a warning for a checkpoint whose linear part averages the rows of a list; see `Architecture.list_note`."""

@@ -39,7 +39,7 @@ def _reasons(config: Config, optimizers: set[str]) -> dict[str, str]:
         elif facts["optimizers"] and not optimizers & set(facts["optimizers"]):
             found[name] = f"without --optimizer {' or '.join(facts['optimizers'])}"
         elif facts["needs"] and not holds(facts["needs"], values):
-            found[name] = f"without --{facts['needs']}"
+            found[name] = f"without --{facts['needs'].replace(' or ', ' or --')}"
         elif hindering := next((other for other in facts["not_with"] if holds(other, values)), None):
             found[name] = f"with --{hindering}"
         elif name in several and several[name][0]:

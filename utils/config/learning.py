@@ -9,6 +9,7 @@ OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  #
 
 STEPS, PLATEAU = "steps", "plateau"  # --lr_schedule
 _OTHER_SCHEDULES = "deep_warmup_epochs", "lr_schedule plateau"
+_LINEAR = "linear or interaction fm or interaction wide_and_deep"
 _BELOW_1 = Bounds("at least 0 and below 1", 0, 1, below=True)
 
 
@@ -73,12 +74,20 @@ class OptimizerConfig:
         resume=INHERIT,
         bounds=Bounds("0 or less", most=0),
     )
+    linear_optimizer: str = option(
+        "ftrl",
+        "optimizer of the linear part, of --linear and --interaction fm and wide_and_deep",
+        choices=tuple(name for name in OPTIMIZERS if name != "rowwise_adagrad"),
+        modes=(TRAIN, PLAN),
+        resume=MUST_EQUAL,
+        needs=_LINEAR,
+    )
     linear_learning_rate: float = option(
         0.02,
-        "constant learning rate of the linear part of --interaction wide_and_deep, which FTRL trains",
+        "learning rate of the linear part; it is constant, but for the reductions of --lr_schedule plateau",
         modes=(TRAIN,),
         resume=INHERIT,
-        needs="interaction wide_and_deep",
+        needs=_LINEAR,
         bounds=POSITIVE,
     )
 
@@ -228,6 +237,15 @@ class RegularisationConfig:
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("embedding_trainable false",),
+        bounds=FROM_0,
+    )
+    linear_l2: float | None = option(
+        None,
+        "value of --embedding_l2 for the rows of the linear part; the default is the same",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("embedding_trainable false",),
+        needs=_LINEAR,
         bounds=FROM_0,
     )
     table_l2: float = option(

@@ -70,7 +70,7 @@ class Facts(typing.TypedDict, total=False):
         repeated: the option is a tuple whose flag may be given several times, each adding to the values before.
         modes: the modes in which it has an effect; empty for all.
         optimizers: the optimizers with which it has an effect; empty for all.
-        needs: the flag without which it has no effect: "amp", or a flag and its value: "interaction cross".
+        needs: the flag without which it has no effect: "amp", or a flag and its value: "interaction cross"; or one of several: "linear or amp".
         not_with: flags with which it has no effect.
         resume: one of `FREE`, `INHERIT`, `MUST_EQUAL`, `WITH_WEIGHTS` and `MODEL`.
         replaced_by: flags that override the checkpoint's value, because they set the same thing in another way.
@@ -137,9 +137,11 @@ def holds(condition: str, values: Mapping[str, Any]) -> bool:
     """Return whether flags fulfil a condition: "amp" (the flag is on, or has a value) or "interaction cross" (it has this value).
 
     Args:
-        condition: a flag's name, and where a certain value is meant, that value as it is typed.
+        condition: a flag's name, and where a certain value is meant, that value as it is typed; or several such conditions, joined by " or ".
         values: the values of flags, by name.
     """
+    if " or " in condition:
+        return any(holds(one, values) for one in condition.split(" or "))
     name, _, word = condition.partition(" ")
     value = values[name]
     return str(value).lower() == word if word else value is not None and value is not False

@@ -10,8 +10,8 @@ from utils.config.option import FROM_0, FROM_1, INHERIT, MODEL, MUST_EQUAL, Boun
 from utils.config.per_feature import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, EXPLAIN, PLAN, EXPORT = "train", "eval", "inference", "predict", "explain", "plan", "export"
-DOT, CROSS, CAT, WIDE_AND_DEEP = "dot", "cross", "cat", "wide_and_deep"
-INTERACTIONS = [DOT, CROSS, CAT, WIDE_AND_DEEP]  # a list: `model.architectures.register` appends to it
+DOT, CROSS, CAT, FM, WIDE_AND_DEEP = "dot", "cross", "cat", "fm", "wide_and_deep"
+INTERACTIONS = [DOT, CROSS, CAT, FM, WIDE_AND_DEEP]  # a list: `model.architectures.register` appends to it
 SUM, OF_FEATURE = "sum", "feature"
 STACKED, PARALLEL, CROSSNET = "stacked", "parallel", "crossnet"
 UNIFORM, NORMAL, ZEROS = "uniform", "normal", "zeros"
@@ -41,16 +41,24 @@ class ModelConfig:
         None,
         "layer widths of the bottom MLP; for --interaction dot the last must equal --embedding_dim; the default is 512,256,D",
         resume=MODEL,
-        not_with=("interaction wide_and_deep",),
+        not_with=("interaction wide_and_deep", "interaction fm"),
         pytorch=("bottom_mlp_sizes",),
     )
     top_mlp_dims: tuple[int, ...] = option(TOP_MLP_DIMS, "layer widths of the top MLP; the last must be 1", resume=MODEL, pytorch=("top_mlp_sizes",))
     interaction: str = option(
         DOT,
         "combination of the bottom MLP's output and the embeddings: dot: dot products of all pairs (DLRM); cross: low-rank cross layers (DCN V2); "
-        "cat: concatenation only; wide_and_deep: no bottom MLP, and a linear part beside the top MLP (see wide_and_deep.py)",
+        "cat: concatenation only; fm: no bottom MLP, products of all pairs and a linear part beside the top MLP (DeepFM; with --top_mlp_dims 1, which is "
+        "no MLP, FM); wide_and_deep: no bottom MLP, and a linear part beside the top MLP (see wide_and_deep.py)",
         choices=INTERACTIONS,
         resume=MODEL,
+    )
+    linear: bool = option(
+        False,
+        "add a linear part to the logit, with a weight of each id and of each numerical feature; --interaction fm and wide_and_deep always have one",
+        resume=MODEL,
+        unrecorded=False,
+        not_with=("interaction wide_and_deep", "interaction fm"),
     )
     num_cross_layers: int = option(3, "layers of --interaction cross", resume=MODEL, needs="interaction cross", bounds=_WIDTH)
     cross_layer_projection_dim: int = option(
@@ -125,9 +133,9 @@ class ModelConfig:
             layers = getattr(self, name)
             sound = len(layers) > 0 and min(layers) >= 1 and max(layers) <= MAX_SIZE
             check(sound, name, ",".join(map(str, layers)), "one or more positive layer widths")
-        if self.interaction == DOT and len(set(dims)) > 1:
+        if self.interaction in (DOT, FM) and len(set(dims)) > 1:
             raise ValueError(
-                f"--embedding_dim {','.join(map(str, dims))}: --interaction dot takes tables of one width; --interaction cross or cat takes any"
+                f"--embedding_dim {','.join(map(str, dims))}: --interaction {self.interaction} takes tables of one width; --interaction cross or cat takes any"
             )
         if self.interaction == DOT and self.bottom_mlp_dims[-1] != dims[0]:
             raise ValueError(
