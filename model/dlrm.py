@@ -31,7 +31,15 @@ class DLRM(ShardedModel):
 
     command = "dlrm.py"
 
-    def __init__(self, embedding: DistributedEmbedding, bottom_mlp: Mlp | None, interaction: Interaction, top_mlp: Mlp, parallel: bool = False, linear: LinearPart | None = None):
+    def __init__(
+        self,
+        embedding: DistributedEmbedding,
+        bottom_mlp: Mlp | None,
+        interaction: Interaction,
+        top_mlp: Mlp,
+        parallel: bool = False,
+        linear: LinearPart | None = None,
+    ):
         super().__init__(name="dlrm")
         self._parallel, self._linear = parallel, linear
         self.embedding, self.bottom_mlp, self.interaction, self.top_mlp = embedding, bottom_mlp, interaction, top_mlp

@@ -34,15 +34,15 @@ class Clipping:
         units = tf.minimum(tf.square(tf.cast(gradients, tf.float64)) * self._scale, 2.0**62)
         return tf.cast(tf.cast(units + 0.5, tf.int64), tf.float64)  # not tf.round, for which a GPU has no kernel here
 
-    def divisor(self, known: tf.Tensor, own: tf.Tensor, samples: tf.Tensor) -> tf.Tensor:
+    def divisor(self, known: Sequence[tf.Tensor], of_shards: Sequence[tf.Tensor], samples: tf.Tensor) -> tf.Tensor:
         """Return the number that divides all gradients: norm / limit, or 1 if that is less; float32, the same on every worker.
 
         Args:
-            known: the squares of the gradients that all workers know.
-            own: the squares of the gradients of this worker's shards.
+            known: the gradients that all workers know.
+            of_shards: those of the rows of this worker's shards.
             samples: the number of real samples in the batch, by which the exchange depends on the step: TensorFlow would exchange a constant once.
         """
-        own = own + tf.cast(tf.minimum(samples, 0.0), tf.float64)
-        total = known + self._world.sum(own[tf.newaxis], "gradient_norm")[0]
+        own = self.squares(of_shards) + tf.cast(tf.minimum(samples, 0.0), tf.float64)
+        total = self.squares(known) + self._world.sum(own[tf.newaxis], "gradient_norm")[0]
         norm = tf.sqrt(tf.maximum(total, 0.0)) / 2.0 ** (_BITS / 2)
         return tf.cast(tf.maximum(norm, 1.0), tf.float32)

@@ -17,8 +17,9 @@ from utils.distributed import World
 class GradientSquares:
     """The sums of the squares of a step's gradients by group of weights (`Groups.names`), float64; zeros in a step that does not measure.
 
-    The gradients are those that the optimizers get, but before clipping: summed over samples, and over the places of a row in the batch; with regularisation. A worker
-    measures its shards; the first one also what all workers know. All workers build the same conditions: their number is in the names of exchanges.
+    The gradients are those that the optimizers get, but before clipping: summed over samples, and over the places of a row in the batch; with
+    regularisation. A worker measures its shards; the first one also what all workers know. All workers build the same conditions: their number is in
+    the names of exchanges.
 
     Args:
         measured: whether this step measures, a boolean scalar.

@@ -6,12 +6,12 @@ import tensorflow as tf
 
 from model.compilation import Compiled, on_gpu
 from model.embedding.distributed import GroupUpdate
-from model.embedding.update import gradients_of_rows
 from model.native import NativeOperations
-from model.ordered_sums import OrderedSums, unpacked
+from model.ordered_sums import OrderedSums
 from model.sharded_model import ShardedModel
 from training.clipping import Clipping
 from training.dense_part import DensePart, count_not_finite
+from training.dense_update import DenseUpdate
 from training.device_batch import StepInputs, TensorBatch
 from training.groups import Groups
 from training.norms import GradientSquares, measures
@@ -55,7 +55,7 @@ class Trainer:
     ):
         self.model, self.groups, self.world, self.rank = model, groups, model.embedding.world, model.embedding.world.rank
         self.touched = Touched(model.embedding)
-        self._scale, self._regularisation, self._norms = groups.scale, regularisation, norms
+        self._scale, self._norms = groups.scale, norms
         self._sums = OrderedSums(gradient_slices, self.world, native)
         self.scaled = self._scale.scales
         for tables in groups.tables:
@@ -65,10 +65,10 @@ class Trainer:
         self._folds = on_gpu() and self.world.size == 1 and not model.embedding.replicated and self._clipping is None
         # With slices XLA compiles the part for one: eight would take eight times as long. With batch normalisation they are computed together.
         together = gradient_slices == 1 or bool(model.normalisations)
-        self._packs = compiled.dense and together and self.world.size > 1  # the compiled parts pass dense gradients as a single vector
-        by_slice = compiled.dense and not together
-        part = DensePart(model, groups.scale, regularisation, self._sums, folds=self._folds, packs=self._packs, by_slice=by_slice)
-        self.dense_part = part.gradients
+        packs = compiled.dense and together and self.world.size > 1  # the compiled parts pass dense gradients as a single vector
+        self._update = DenseUpdate(model, groups, regularisation, packs)
+        ways = {"folds": self._folds, "packs": packs, "by_slice": compiled.dense and not together}
+        self.dense_part = DensePart(model, groups.scale, regularisation, self._sums, **ways).gradients
         self._dense = tf.function(self.dense_part, autograph=False, jit_compile=(compiled.dense and together) or None)
         self._check = tf.function(self._all_finite, autograph=False, jit_compile=compiled.optimizer or None)
         self._apply = tf.function(self._apply_gradients, autograph=False, jit_compile=compiled.optimizer or None)
@@ -93,8 +93,7 @@ class Trainer:
         Returns:
             a packed `StepReport`; the device may still be computing it.
         """
-        count = self.groups.num_rates
-        rates = [learning_rate] * count if isinstance(learning_rate, float | int) else list(learning_rate)
+        rates = [learning_rate] * self.groups.num_rates if isinstance(learning_rate, float | int) else list(learning_rate)
         # One small tensor holds everything but the data that changes from step to step. It is float64 to hold the step's number exactly.
         message = [step, batch.host.num_samples, *rates, *mine.pack(), *([float(measured)] if self._norms else [])]
         report = self._step(batch.inputs, tf.constant(message, tf.float64))
@@ -139,15 +138,13 @@ class Trainer:
         gradients, replicated = sums[: len(gradients)], sums[len(gradients) :]
         finite = self._check(gradients, replicated, loss, overflows)
         if squares:
-            squares.add_known(lambda: self._by_name(gradients), updates, replicated)
+            squares.add_known(lambda: self._update.by_name(gradients), updates, replicated)
             updates = squares.watching(updates, (rates[-1] if linear else 1.0))
 
         def update() -> tf.Tensor | None:
             with self.world.timed(on_gpu()) as more:
-                received, divisor = None, None
-                if self._clipping:
-                    received = embedding.receive(batch.ids, by_vector, table_scale) if tables else None
-                    divisor = self._divisor(gradients, replicated, updates, received, num_samples[0])
+                received = embedding.receive(batch.ids, by_vector, table_scale) if tables and self._clipping else None
+                divisor = self._divisor(gradients, replicated, received, num_samples[0]) if self._clipping else None
                 self._apply(gradients, rates, step, moments, num_samples[0], divisor)
                 if tables:
                     received = received or embedding.receive(batch.ids, by_vector, table_scale)
@@ -163,32 +160,19 @@ class Trainer:
         return StepReport.pack(loss[0], finite, reports, measured_here)
 
     def _all_finite(self, gradients, replicated, loss, overflows) -> tf.Tensor:
-        return all_finite([*self._unpacked(gradients), *replicated], tf.concat([loss, overflows], axis=0) if self.scaled else None)
+        return all_finite([*self._update.unpacked(gradients), *replicated], tf.concat([loss, overflows], axis=0) if self.scaled else None)
 
-    def _divisor(self, gradients, replicated, updates, received, num_samples) -> tf.Tensor:
-        """Return what divides all gradients of the step, see `Clipping`."""
-        embedding, known = self.model.embedding, list(self._by_name(gradients).values())
-        mine = [target for one in updates for target in embedding.targets(one, received)]
-        known += [group.decayed(total[:, :-1]) for group, total in zip(embedding.replicated_groups, replicated, strict=True)] if updates else []
-        of_shards = gradients_of_rows(mine, received)
-        return self._clipping.divisor(self._clipping.squares(known), self._clipping.squares(of_shards), num_samples)
+    def _divisor(self, gradients, replicated, received, num_samples) -> tf.Tensor:
+        """Return what divides all gradients of the step, see `Clipping`; without `received` the tables are frozen."""
+        embedding, known = self.model.embedding, list(self._update.by_name(gradients).values())
+        if received is None:
+            return self._clipping.divisor(known, [], num_samples)
+        known += [group.decayed(total[:, :-1]) for group, total in zip(embedding.replicated_groups, replicated, strict=True)]
+        return self._clipping.divisor(known, embedding.gradients_of_rows(received), num_samples)
 
     def _apply_gradients(self, gradients: list[tf.Tensor], rates: tf.Tensor, step: tf.Tensor, moments, num_samples: tf.Tensor, divisor=None) -> None:
         self.model.follow(moments, num_samples)
-        by_name = self._by_name(gradients)
-        if divisor is not None:
-            by_name = {name: gradient / divisor for name, gradient in by_name.items()}
-        for number, group in enumerate(self.groups.dense):
-            group.apply([by_name[name] for name in group.weights], rates[number], step)
-
-    def _by_name(self, gradients: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return the gradients of the dense weights, with those of the regularisation, by the weights' names."""
-        weights = self.model.dense_weights()
-        return self._regularisation.by_weights(dict(zip(weights, self._unpacked(gradients), strict=True)), weights)
-
-    def _unpacked(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the dense weights' gradients as one tensor for each weight."""
-        return unpacked(gradients[0], [weight.shape for weight in self.model.dense_weights().values()]) if self._packs else gradients
+        self._update.apply(gradients, rates, step, divisor)
 
 
 def all_finite(sums: Sequence[tf.Tensor], under_scale: tf.Tensor | None) -> tf.Tensor:

@@ -11,10 +11,10 @@ from model.embedding.exchange import Exchange
 from model.embedding.pack import joined
 from model.embedding.placement import Placement, Shard
 from model.embedding.replicated import replicated_gradients, replicated_vectors, update_replicated
-from model.embedding.shard import LocalLookup, LocalShard
+from model.embedding.shard import LocalShard
 from model.embedding.shard_group import ShardGroup, allocate
 from model.embedding.shard_specs import ids_of, shard_spec
-from model.embedding.update import Received, ShardUpdate, Target, native_lookups
+from model.embedding.update import Received, ShardUpdate, gradients_of_rows, native_lookups, targets_of
 from model.embedding.whole import whole_vectors
 from model.native import NativeOperations
 from utils.distributed import World
@@ -78,17 +78,16 @@ class DistributedEmbedding(keras.layers.Layer):
         placement, rank = self.placement, self.world.rank
         read, own = (ids_of(placement, features) for features in (self.view.global_features, self.view.local_features))
         whole = [Shard(table, placement.rows[table], 0, placement.tables[table].dim) for table in placement.replicated]
-        on_host = placement.hosted[rank]
-        mine = [shard_spec(placement, shard, self._seed, read, "CPU:0" if shard in on_host else "") for shard in placement.workers[rank]]
+        devices = {shard: "CPU:0" if shard in placement.hosted[rank] else "" for shard in placement.workers[rank]}
+        mine = [shard_spec(placement, shard, self._seed, read, device) for shard, device in devices.items()]
         self.groups = allocate(mine, self._weight)
         self.replicated_groups = allocate([shard_spec(placement, shard, self._seed, own, replicated=True) for shard in whole], self._weight)
         by_shard = {local.shard: local for group in self.groups for local in group.shards}
-        self.sharded: list[LocalShard] = [by_shard[shard] for shard in placement.workers[rank]]
+        self.sharded: list[LocalShard] = [by_shard[shard] for shard in devices]
         self.replicated: list[LocalShard] = [local for group in self.replicated_groups for local in group.shards]
         found = {(lookup.feature, lookup.local.shard): lookup for group in self.groups for lookup in group.lookups}
-        self._lookups: list[LocalLookup] = [found[lookup] for lookup in placement.lookups[rank]]
-        if on_gpu() or not self.sharded:  # the C++ operations work on tables in host memory only
-            self._native = None
+        self._lookups = [found[lookup] for lookup in placement.lookups[rank]]
+        self._native = None if on_gpu() or not self.sharded else self._native  # the C++ operations work on tables in host memory only
         self._exchange = Exchange(placement, self.world, self._native)
         self._update = ShardUpdate(placement, self.world, self._native)
         self.built = True
@@ -99,10 +98,8 @@ class DistributedEmbedding(keras.layers.Layer):
         return [*self.sharded, *self.replicated]
 
     def _weight(self, name: str, initial: tf.Tensor) -> tf.Variable:
-        def initializer(shape, dtype=None):
-            return initial
-
-        return self.add_weight(name=name.replace("/", "_"), shape=initial.shape, initializer=initializer, autocast=False).value  # Keras allows no /
+        name = name.replace("/", "_")  # Keras allows no /
+        return self.add_weight(name=name, shape=initial.shape, initializer=lambda shape, dtype=None: initial, autocast=False).value
 
     def add_slots(self, rule, group: str | None = None) -> None:
         """Allocate the slots of an optimizer's rule for every shard of a group's tables, or of all tables."""
@@ -159,42 +156,34 @@ class DistributedEmbedding(keras.layers.Layer):
         """For each shard, the rows of `ids` that name the table rows a step changes; none of a table updated whole, which is saved at once."""
         return [() if local.whole else tuple(row for one in self._lookups if one.local is local for row in one.ids.rows) for local in self.sharded]
 
+    def gradients_of_rows(self, received: Received) -> list[tf.Tensor]:
+        """Return the gradients of the rows of this worker's shards, summed, with decay and before their `divisor`."""
+        return gradients_of_rows(targets_of(self.groups, self._lookups, received), received)
+
     def update(self, updates: Sequence[GroupUpdate], ids: tf.Tensor, gradients: Gradients, step: tf.Tensor, loss_scale: Scale = 1.0) -> None:
         """Apply the gradients of the sharded tables' vectors, in place: `receive`, then `apply`."""
         self.apply(updates, self.receive(ids, gradients, loss_scale), step)
 
     def receive(self, ids: tf.Tensor, gradients: Gradients, loss_scale: Scale = 1.0) -> Received:
-        """Exchange the gradients of the sharded tables' vectors, and return those of this worker's shards.
+        """Exchange the gradients of the sharded tables' vectors, and return those of this worker's shards; `ids` as in the lookup.
 
-        Args:
-            ids: `[K_r, B]` as in the lookup.
-            gradients: gradients of the global loss by this worker's vectors, of their shape and dtype; whole, or in equal consecutive parts.
-            loss_scale: the factor that the gradients were multiplied by. Workers exchange the scaled gradients; the division is in float32.
+        `gradients` are those of the global loss by this worker's vectors, of their shape and dtype; whole, or in equal consecutive parts. They were
+        multiplied by `loss_scale`: workers exchange them so, and divide in float32.
         """
         return Received(ids, *self._exchange.gradients(parts_of(gradients), ids.shape[1]), loss_scale)
-
-    def targets(self, update: GroupUpdate, received: Received) -> list[Target]:
-        """Return this worker's shards that an update changes."""
-        begins = {id(lookup): column for lookup, column in zip(self._lookups, received.columns, strict=True)} if received.parts else {}
-        groups = [group for group in self.groups if update.changes(group)] if self.sharded else []
-        return [Target(group, [begins[id(lookup)] for lookup in group.lookups]) for group in groups]
 
     def apply(self, updates: Sequence[GroupUpdate], received: Received, step: tf.Tensor) -> None:
         """Update the shards by the received gradients, in place; `step` is the number of the step, from 0."""
         for one in updates:
-            scalars = None if one.learning_rate is None else one.rule.scalars(one.learning_rate, step)
-            targets = self.targets(one, received)
+            targets = targets_of(self.groups, self._lookups, received, one.changes)
             one.watch(targets, received)
-            self._update.apply(one.rule, targets, received, scalars)
+            self._update.apply(one.rule, targets, received, None if one.learning_rate is None else one.rule.scalars(one.learning_rate, step))
 
     def replicated_gradients(self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float | tf.Tensor, slices: int) -> list[tf.Tensor]:
         """Return this worker's part of the replicated tables' gradients, to be summed over the workers; see `replicated.replicated_gradients`."""
-        before = self.placement.columns_before
-        return replicated_gradients(self.replicated_groups, local_ids, parts_of(gradients), before, loss_scale, slices)
+        return replicated_gradients(self.replicated_groups, local_ids, parts_of(gradients), self.placement.columns_before, loss_scale, slices)
 
-    def update_replicated(
-        self, updates: Sequence[GroupUpdate], sums: Sequence[tf.Tensor], step: tf.Tensor, divisor: tf.Tensor | None = None
-    ) -> None:
+    def update_replicated(self, updates: Sequence[GroupUpdate], sums: Sequence[tf.Tensor], step: tf.Tensor, divisor: tf.Tensor | None = None) -> None:
         """Apply the summed gradients to the replicated tables, in place; `divisor` divides each row's gradient, decay included."""
         update_replicated(self.replicated_groups, updates, sums, step, divisor)
 

@@ -1,6 +1,6 @@
 """The update of this worker's shards: by the C++ operation where possible, else by TensorFlow's operations, with identical bits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -52,6 +52,14 @@ class Target(NamedTuple):
         """Split the target: return the same shards, each in a group of its own."""
         begins = {id(lookup): column for lookup, column in zip(self.group.lookups, self.columns, strict=True)}
         return [Target(group, [begins[id(lookup)] for lookup in group.lookups]) for group in self.group.singly()]
+
+
+def targets_of(
+    groups: Sequence[ShardGroup], lookups: Sequence[LocalLookup], received: Received, chosen: Callable[[ShardGroup], bool] = lambda group: True
+) -> list[Target]:
+    """Return the chosen ones of this worker's groups of shards; `lookups` are all its lookups, in the order of the received columns."""
+    begins = {id(lookup): column for lookup, column in zip(lookups, received.columns, strict=True)} if received.parts else {}
+    return [Target(group, [begins[id(lookup)] for lookup in group.lookups]) for group in groups if chosen(group)]
 
 
 def native_lookups(lookups: Sequence[LocalLookup], shards: Sequence[LocalShard]) -> list[Lookup]:

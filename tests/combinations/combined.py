@@ -14,9 +14,10 @@ CROSS = {"interaction": "cross", "num_cross_layers": 2}
 MLPS = {"bottom_mlp_dims": "8,4", "top_mlp_dims": "8,1"}
 MODELS = {
     "dot": MLPS,
-    "cat": MLPS | {"interaction": "cat"},
+    "cat": MLPS | {"interaction": "cat", "linear": True, "linear_optimizer": "adam", "linear_learning_rate": 0.05},
     "stacked": MLPS | CROSS | {"cross_layer_projection_dim": 3},
     "parallel": MLPS | CROSS | {"cross_layer_projection_dim": 0, "structure": "parallel"},
+    "deepfm": {"interaction": "fm", "top_mlp_dims": "8,1", "linear_learning_rate": 0.1},
     "wide_and_deep": {"interaction": "wide_and_deep", "top_mlp_dims": "8,1", "linear_learning_rate": 0.1},
 }
 OPTIMIZERS = {  # with learning rates at which the weights visibly move in a few steps

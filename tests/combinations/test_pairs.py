@@ -28,7 +28,7 @@ def test_every_pair_of_values_occurs():
     for (first, some), (second, others) in itertools.combinations(enumerate(VALUES), 2):
         for pair in itertools.product(some, others):
             assert any((one[first], one[second]) == pair for one in ARRAY), (first, second, pair)
-    assert len(ALL) == 4320 and len(ARRAY) == 30
+    assert len(ALL) == 10368 and len(ARRAY) == 36
     assert {one.model for one in ARRAY if one.batch_norm and one.precision == FLOAT32} == set(VALUES[0])
 
 
@@ -74,7 +74,7 @@ def test_scorers_and_exports_score_as_the_evaluator(unbroken, datasets, number, 
     numerical, ids = samples(datasets[one.lists])
     assert len(expected) == len(ids) and np.ptp(expected) > 0.01
     scorer = dlrm.load(run.checkpoints, mmap=True).over_arrays()
-    assert isinstance(scorer.engine, NativeScorer) or native_scorer_library() is None or one.model == "wide_and_deep"
+    assert isinstance(scorer.engine, NativeScorer) or native_scorer_library() is None or one.model in ("cat", "deepfm", "wide_and_deep")
     found = {"scorer": scorer.score(*scorer.checked(numerical, ids))}
     inputs = {"numerical": numerical, "categorical": ids}
     saved_model = number in NORMALISED.values()  # of each model, because it takes seconds to trace

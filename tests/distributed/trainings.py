@@ -31,6 +31,7 @@ NORM = ("--batch_norm", "--dropout", "0.2", *CLIP)
 WHOLE = ("--dense_update_rows", "100000", "--table_l2", "0.05")
 REGULARISED = ("--dropout", "0.3", "--embedding_l2", "0.1", "--mlp_l2", "0.01")
 PARALLEL = ("--interaction", "cross", "--cross_layer_projection_dim", "0", "--num_cross_layers", "2", "--structure", "parallel")
+FM = ("--interaction", "fm", "--linear_learning_rate", "0.1", "--embedding_l2", "0.1", "--linear_l2", "0.01", "--top_mlp_dims", "8,1")
 WIDE_AND_DEEP = ("--interaction", "wide_and_deep", "--dropout", "0.1", "--linear_learning_rate", "0.1")
 RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1", "rowwise_adagrad": "0.1", "ftrl": "0.1", "rmsprop": "0.01"}
 
@@ -88,6 +89,9 @@ TRAININGS = {
     "tables ftrl": _training("tables", "ftrl", "--embedding_learning_rate", "0.3", steps=6),
     "mixed momentum": _training("mixed", "sgd", "--momentum", "0.5", "--embedding_optimizer", "adagrad", steps=6),
     "mixed wide": _training("mixed", "rmsprop", *WIDE_AND_DEEP, steps=6),
+    "mixed fm": _training("mixed", "adam", *FM, steps=6),
+    "sliced fm": _training("sliced", "adagrad", *FM, "--top_mlp_dims", "1", "--amp", rows="lists", steps=6),
+    "sliced linear": _training("sliced", "adam", "--linear", "--linear_optimizer", "adam", *WHOLE, steps=6),
     "sliced wide": _training("sliced", "rmsprop", *WIDE_AND_DEEP, "--amp", rows="lists", steps=6),
     "mixed sgd one sum": _training("mixed", "sgd", *REGULARISED, slices=1, steps=6),
     "tables sgd of one column": _training("tables", "sgd", features=1, dim=1, steps=6),  # only one worker can hold a table of one column
@@ -118,6 +122,7 @@ CHOSEN = {
         "sliced lists",
         "mixed shapes",
         "mixed wide",
+        "mixed fm",
         "mixed sgd on a GPU",  # the others on one worker only: `updates.py` has every optimizer on any number of workers
     ),
     8: ("mixed adam", "mixed norm"),

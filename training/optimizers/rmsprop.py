@@ -12,9 +12,9 @@ class Rmsprop(Rule):
 
     velocity = rho · velocity + (1 − rho) · gradient²; row −= learning_rate · gradient / sqrt(velocity + epsilon).
 
-    With `outside_root` it divides by sqrt(velocity) + epsilon, like Keras's legacy optimizers (those of `tf.keras` up to TensorFlow 2.10) and PyTorch.
-    With an epsilon of 1e-7 the two forms differ where gradients are below about 3e-4, as gradients of a large batch's mean are: there, only the `outside_root` form still
-    divides by their magnitude.
+    With `outside_root` it divides by sqrt(velocity) + epsilon, like Keras's legacy optimizers (those of `tf.keras` up to TensorFlow 2.10) and
+    PyTorch. With an epsilon of 1e-7 the two forms differ where gradients are below about 3e-4, as gradients of a large batch's mean are: there, only
+    the `outside_root` form still divides by their magnitude.
 
     When a row is touched after k − 1 steps without a touch, its velocity decays by rho^k. So rows and velocities equal those of the dense rule, whose
     gradient is zero in between. Each row stores the step of its last touch.

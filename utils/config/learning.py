@@ -48,8 +48,8 @@ class OptimizerConfig:
     rho: float = option(0.9, "decay of RMSprop's mean of squares", modes=(TRAIN,), optimizers=("rmsprop",), resume=INHERIT, bounds=_BELOW_1)
     epsilon: float = option(
         1e-7,
-        "what Adam, Adagrad and RMSprop add to the root that they divide by, or to its square; 1e-8 is PyTorch's for Adam and RMSprop. It matters where "
-        "gradients are small, as those of rare rows are",
+        "what Adam, Adagrad and RMSprop add to the root that they divide by, or to its square; PyTorch has 1e-8 for Adam and RMSprop. It matters "
+        "where gradients are small, as those of rare rows are",
         modes=(TRAIN,),
         optimizers=("adam", "adagrad", "rowwise_adagrad", "rmsprop"),
         resume=INHERIT,

@@ -48,8 +48,8 @@ class ModelConfig:
     interaction: str = option(
         DOT,
         "combination of the bottom MLP's output and the embeddings: dot: dot products of all pairs (DLRM); cross: low-rank cross layers (DCN V2); "
-        "cat: concatenation only; fm: no bottom MLP, products of all pairs and a linear part beside the top MLP (DeepFM; with --top_mlp_dims 1, which is "
-        "no MLP, FM); wide_and_deep: no bottom MLP, and a linear part beside the top MLP (see wide_and_deep.py)",
+        "cat: concatenation only; fm: no bottom MLP, products of all pairs and a linear part beside the top MLP (DeepFM; without hidden layers, by "
+        "--top_mlp_dims 1, FM); wide_and_deep: no bottom MLP, and a linear part beside the top MLP (see wide_and_deep.py)",
         choices=INTERACTIONS,
         resume=MODEL,
     )
@@ -135,7 +135,8 @@ class ModelConfig:
             check(sound, name, ",".join(map(str, layers)), "one or more positive layer widths")
         if self.interaction in (DOT, FM) and len(set(dims)) > 1:
             raise ValueError(
-                f"--embedding_dim {','.join(map(str, dims))}: --interaction {self.interaction} takes tables of one width; --interaction cross or cat takes any"
+                f"--embedding_dim {','.join(map(str, dims))}: --interaction {self.interaction} takes tables of one width; --interaction cross or cat "
+                "takes any"
             )
         if self.interaction == DOT and self.bottom_mlp_dims[-1] != dims[0]:
             raise ValueError(

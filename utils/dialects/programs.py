@@ -17,9 +17,19 @@ class Program(NamedTuple):
 
 
 _DCNV2 = {"interaction": "cross", "optimizer": "adam", "learning_rate": 0.0001, "warmup_steps": 100}
+_FM = {"interaction": "fm", "optimizer": "adam", "learning_rate": 0.001, "warmup_steps": 100, "top_mlp_dims": (1,)}
+_FM |= {"embedding_initializer": "normal", "embedding_initializer_scale": 0.01}
+_DEEPFM = _FM | {"top_mlp_dims": (400, 400, 400, 1)}
 _WIDE_AND_DEEP = Program(wide_and_deep_flags.DEFAULTS, wide_and_deep_flags.translated)
 PROGRAMS: Mapping[str, Program] = MappingProxyType(
-    {"dlrm.py": Program(), "dcnv2.py": Program(MappingProxyType(_DCNV2)), "wide_and_deep.py": _WIDE_AND_DEEP, "main.py": _WIDE_AND_DEEP}
+    {
+        "dlrm.py": Program(),
+        "dcnv2.py": Program(MappingProxyType(_DCNV2)),
+        "fm.py": Program(MappingProxyType(_FM)),
+        "deepfm.py": Program(MappingProxyType(_DEEPFM)),
+        "wide_and_deep.py": _WIDE_AND_DEEP,
+        "main.py": _WIDE_AND_DEEP,
+    }
 )
 
 
