@@ -75,8 +75,9 @@ class Growth:
         return self._rows.get(table, 0)
 
     def started(self, tables: Iterable[Table]) -> tuple[Table, ...]:
-        """Return the model's tables; new tables of the linear part start at zero, because their rows are terms of the score."""
-        return tuple(replace(table, initializer=ZEROS) if table.group == WIDE and self.is_new(table.name) else table for table in tables)
+        """Return the model's tables; new ones start at zero where their rows, or products of these, are terms of the score."""
+        every = self._architecture.sums_products
+        return tuple(replace(table, initializer=ZEROS) if (every or table.group == WIDE) and self.is_new(table.name) else table for table in tables)
 
     def dense(self, name: str, values: np.ndarray, bottom: int, widths: Sequence[int]) -> np.ndarray:
         """Convert a dense weight of the checkpoint for the grown model; weights that read no features are returned unchanged.

@@ -130,6 +130,7 @@ class Architecture(ABC):
         logit_parts: the MLPs whose last layers give logits: these layers have no ReLU, and their products are float32.
         groups: weights with optimizer rules of their own; `--optimizer` and `--embedding_optimizer` apply to all others.
         linear: each table has a second table of one column whose rows are terms of the logit; `looked_up` appends these tables.
+        sums_products: products of the tables' rows are terms of the logit.
         one_width: all tables have the same width.
         reads_numericals: the layer that takes the numerical features, for messages.
         log: additional log keys; None for none.
@@ -140,6 +141,7 @@ class Architecture(ABC):
     logit_parts: tuple[str, ...]
     groups: tuple[WeightGroup, ...] = ()
     linear: bool = False
+    sums_products: bool = False
     one_width: bool = False
     reads_numericals: str = "bottom MLP"
     log: LogForm | None = None

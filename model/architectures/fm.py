@@ -23,7 +23,7 @@ class FmArchitecture(Architecture):
     name = FM
     logit_parts = (TOP_MLP, WIDE)
     groups = (LINEAR,)
-    linear, one_width = True, True
+    linear, sums_products, one_width = True, True, True
     reads_numericals = "linear layer"
 
     def build(self, config: ModelConfig, embedding: Any, num_numerical: int, layers: Layers) -> "FactorisationMachine":

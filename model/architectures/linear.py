@@ -5,9 +5,19 @@ from dataclasses import replace
 
 from model.architectures.architecture import Operations, T, WeightGroup
 from model.embedding.table import SUM, WIDE, Feature, Table, wide_name
+from utils.config.learning import OptimizerConfig
 from utils.errors import UserError
 
-LINEAR = WeightGroup(WIDE, lambda options: options.linear_optimizer, lambda options: options.linear_learning_rate)
+
+def _optimizer(options: OptimizerConfig) -> str:
+    return options.linear_optimizer
+
+
+def _learning_rate(options: OptimizerConfig) -> float:
+    return options.linear_learning_rate
+
+
+LINEAR = WeightGroup(WIDE, _optimizer, _learning_rate)
 
 
 def with_linear(

@@ -112,6 +112,7 @@ OF_THE_POSITION = {
     "steps_per_epoch",
     "optimizer",
     "embedding_optimizer",
+    "linear_optimizer",
     "embedding_trainable",
     "valid_fraction",  # the numbers of rows that follow from it are compared
     "dataset_subset",

@@ -1,0 +1,87 @@
+"""Tests of fm.py and deepfm.py, and of --linear: such models train, resume, evaluate, predict, grow, load and are exported as dlrm.py's are."""
+
+import numpy as np
+import polars
+import pytest
+from runs import here
+from sklearn.metrics import roc_auc_score
+
+import deepfm
+import dlrm
+import fm
+from dataloading.feature_spec import FeatureSpec
+from dataloading.tf_raw import TfRawSplit
+from utils.checkpoint.reading import Checkpoint
+
+PROGRAMS = {"fm.py": (fm.main, ()), "deepfm.py": (deepfm.main, ("--top_mlp_dims", "16,1"))}
+FLAGS = ("--cpu", "--embedding_dim", "4", "--batch_size", "256", "--valid_batch_size", "512", "--learning_rate", "0.01", "--warmup_steps", "0")
+
+
+def run(program, folder, *flags):
+    main, own = PROGRAMS[program]
+    return here(folder, *FLAGS, *own, *flags, main=main, program=program)
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def trained(request, dataset, tmp_path_factory):
+    """Train two epochs at once; return the program, the folder of checkpoints and the final figures."""
+    folder = tmp_path_factory.mktemp("fm")
+    flags = ("--dataset_path", dataset, "--epochs", "2", "--save_checkpoint_path", folder / "c")
+    result = run(request.param, folder, *flags)
+    assert result.code == 0 and result.final["auc"] > 0.6
+    return request.param, folder / "c", result.final
+
+
+def test_checkpoint_names_the_model_and_its_weights(trained):
+    program, path, _ = trained
+    manifest, names = Checkpoint(path).manifest, Checkpoint(path).names("dense/")
+    assert manifest["model"]["name"] == "fm" and manifest["config"]["linear_optimizer"] == "ftrl"
+    assert {"dense/numerical_vectors/kernel", "dense/wide/0/kernel"} <= set(names)
+    assert any(name.startswith("dense/top_mlp/") for name in names) == (program == "deepfm.py")
+
+
+def test_resumed_run_ends_with_the_same_figures(trained, dataset, tmp_path):
+    program, _, figures = trained
+    flags = ("--dataset_path", dataset, "--epochs", "2", "--save_checkpoint_path", tmp_path / "c", "--checkpoint_every_steps", "3")
+    assert run(program, tmp_path, *flags, "--max_steps", "5").code == 0
+    resumed = run(program, tmp_path, *flags, "--resume", "auto")
+    assert resumed.code == 0 and resumed.final["auc"] == figures["auc"] and resumed.final["train_loss"] == figures["train_loss"]
+
+
+def test_dlrm_evaluates_predicts_explains_and_loads_it_without_model_flags(trained, dataset, tmp_path):
+    _, path, figures = trained
+    flags = ("--cpu", "--dataset_path", dataset, "--restore_checkpoint_path", path)
+    assert here(tmp_path, "--mode", "eval", *flags).final["auc"] == figures["auc"]
+    assert here(tmp_path, "--mode", "predict", "--predictions_path", tmp_path / "p.parquet", *flags).code == 0
+    assert here(tmp_path, "--mode", "explain", *flags).code == 0
+    predictions = polars.read_parquet(tmp_path / "p.parquet")
+    scores = predictions["score"].to_numpy()
+    assert roc_auc_score(predictions["label"].to_numpy(), scores) == pytest.approx(figures["auc"], abs=1e-6)
+    split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test")
+    samples = dict(zip(split.spec.numerical, split.read_numerical(0, split.num_samples).T, strict=True))
+    samples |= {feature.name: split.read_ids(i, 0, split.num_samples) for i, feature in enumerate(split.spec.categorical)}
+    split.close()
+    np.testing.assert_allclose(dlrm.load(path).score(samples), scores, rtol=1e-5, atol=1e-6)
+
+
+def test_another_linear_optimizer_cannot_resume(trained, dataset, tmp_path):
+    program, path, _ = trained
+    flags = ("--dataset_path", dataset, "--epochs", "3", "--restore_checkpoint_path", path, "--linear_optimizer", "adam")
+    result = run(program, tmp_path, *flags)
+    assert result.code != 0 and "its run had linear_optimizer ftrl, this one has adam" in result.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--linear_learning_rate", "1"), "--linear_learning_rate has no effect without --linear or --interaction fm or --interaction wide_and_deep"),
+        (("--interaction", "fm", "--linear"), "--linear has no effect with --interaction fm"),
+        (("--interaction", "fm", "--bottom_mlp_dims", "4"), "--bottom_mlp_dims has no effect with --interaction fm"),
+    ],
+    ids=" ".join,
+)
+def test_flags_without_effect_are_said(dataset, tmp_path, flags, said):
+    words = ("--cpu", "--embedding_dim", "4", "--bottom_mlp_dims", "8,4", "--top_mlp_dims", "8,1", "--batch_size", "256", "--max_steps", "1")
+    words = words if "--bottom_mlp_dims" not in flags else tuple(word for word in words if word not in ("--bottom_mlp_dims", "8,4"))
+    result = here(tmp_path, "--dataset_path", dataset, *words, *flags)
+    assert result.code == 0 and said in result.out + result.err
