@@ -1,12 +1,12 @@
-"""Compare a recipe on small logs with a logistic regression, biased matrix factorisation and LightGBM: test AUC on drawn logs of many kinds.
+"""Compare recipes for small logs with a logistic regression, biased matrix factorisation and LightGBM: test AUC on drawn logs of many kinds.
 
   python -m benchmarks.small_logs
   python -m benchmarks.small_logs --kinds ratings,wide --seed 7 --lightgbm_python /somewhere/gbm/bin/python
   python -m benchmarks.small_logs --criteo CRITEO
 
 Each log is written as CSV and converted by `python -m preproc.table`: the latest fifth of the rows is for testing, the tenth before it is for
-validation. `dlrm.py --config recipes/small.yaml` trains in a process of its own. The last column is ours minus the better of logistic regression and
-matrix factorisation (which needs a column of users and one of items). CRITEO is a folder with day_0.tsv of the Criteo form: it is cut into five folds
+validation. `dlrm.py --config` trains with each recipe, recipes/small.yaml and recipes/small_fm.yaml, in a process of its own; the one of the higher
+valid AUC is tested. The last column is ours minus the better of logistic regression and matrix factorisation (which needs a column of users and one of items). CRITEO is a folder with day_0.tsv of the Criteo form: it is cut into five folds
 of consecutive rows, each tested once with a model of the other four, whose last tenth is for validation. LightGBM needs a Python that has it:
   python -m venv gbm
   gbm/bin/pip install lightgbm==4.7.0
@@ -33,6 +33,7 @@ from utils.errors import UserError
 FOLDS = 5
 VALID, TEST = 0.1, 0.2
 COLUMNS = ("log", "rows", "logistic regression", "matrix factorisation", "LightGBM", "ours", "difference")
+RECIPES = tuple(str(ROOT / "recipes" / name) for name in ("small.yaml", "small_fm.yaml"))
 _DAY = "day_0.tsv"
 
 
@@ -47,7 +48,7 @@ class SmallLogsOptions(Options):
     kinds: tuple[str, ...] = option(tuple(KINDS), f"kinds of drawn logs: {', '.join(KINDS)}")
     rows: int | None = option(None, "rows of every drawn log; the default is a number of its kind", unit="rows")
     criteo: str | None = option(None, f"folder with {_DAY} of the Criteo form, whose folds are compared in place of drawn logs")
-    recipe: str | None = option(None, "file of flags for dlrm.py; the default is recipes/small.yaml of this repository")
+    recipes: tuple[str, ...] = option(RECIPES, "files of flags for dlrm.py, of which the one with the best valid AUC is tested")
     epochs: int | None = option(None, "epochs in place of the recipe's", unit="epochs")
     lightgbm_python: str | None = option(None, "Python with lightgbm; without it LightGBM is not measured")
     folder: str | None = option(None, "folder for the logs; the default is the system's temporary folder")
@@ -59,8 +60,9 @@ class SmallLogsOptions(Options):
             raise UserError(f"--rows {self.rows}: expected at least {MIN_ROWS}")
         if self.lightgbm_python and not shutil.which(self.lightgbm_python):
             raise UserError(f"--lightgbm_python {self.lightgbm_python}: no such program; expected a Python with lightgbm")
-        if self.recipe is not None and not Path(self.recipe).is_file():
-            raise UserError(f"--recipe {self.recipe}: no such file")
+        for recipe in self.recipes:
+            if not Path(recipe).is_file():
+                raise UserError(f"--recipes {recipe}: no such file")
         if self.criteo is not None and not (Path(self.criteo) / _DAY).is_file():
             raise UserError(f"--criteo {self.criteo}: it holds no {_DAY}")
 
@@ -81,7 +83,7 @@ def main(chosen: SmallLogsOptions, report: Report) -> None:
     with scratch(chosen.folder, 1 << 30, "the logs") as work:
         for log in _criteo(Path(chosen.criteo), work) if chosen.criteo else _drawn(chosen, work):
             figures = report.figures["logs"][log.name] = _compare(chosen, log)
-            passes = f"best epoch {figures['best_epoch']:.0f}, {figures['seconds']:.0f} s"
+            passes = f"{figures['recipe']}, best epoch {figures['best_epoch']:.0f}, {figures['seconds']:.0f} s"
             report.say(f"{log.name}: {', '.join(f'{name} {text}' for name, text in zip(COLUMNS[1:], _texts(figures), strict=True))}; {passes}")
     found = report.figures["logs"]
     report.figures["lowest_difference"] = min(one["difference"] for one in found.values())
@@ -97,14 +99,15 @@ def _digits(auc: float | None) -> str:
     return "-" if auc is None else f"{auc:.4f}"
 
 
-def _compare(chosen: SmallLogsOptions, log: Dataset) -> dict[str, float | None]:
-    """Return the AUCs of a log, its rows, ours minus the better of the two peers, and the seconds of our training."""
+def _compare(chosen: SmallLogsOptions, log: Dataset) -> dict[str, Any]:
+    """Return the AUCs of a log, its rows, ours minus the better of the two peers, and the seconds of our trainings."""
     rows = small_peers.read_rows(log.folder)
     logistic, factorisation = small_peers.logistic_regression(rows.splits), None
     if log.pair is not None:
         factorisation = small_peers.matrix_factorisation(rows.splits, *map(rows.features.index, log.pair))
     trees = small_peers.lightgbm(rows.splits, chosen.lightgbm_python) if chosen.lightgbm_python else None
-    trained, seconds = _train(chosen, log.folder)
+    by_recipe = [_train(chosen, log.folder, Path(recipe).absolute()) for recipe in chosen.recipes]
+    trained = max(by_recipe, key=lambda one: one["valid_auc"])
     return {
         "rows": sum(len(one.labels) for one in rows.splits.values()),
         "logistic": logistic,
@@ -112,20 +115,25 @@ def _compare(chosen: SmallLogsOptions, log: Dataset) -> dict[str, float | None]:
         "lightgbm": trees,
         "ours": trained["auc"],
         "difference": trained["auc"] - max(logistic, factorisation or 0.0),
+        "valid": trained["valid_auc"],
+        "recipe": trained["recipe"],
         "best_epoch": trained["best_epoch"],
-        "seconds": seconds,
+        "by_recipe": [{name: one[name] for name in ("recipe", "auc", "valid_auc", "seconds")} for one in by_recipe],
+        "seconds": sum(one["seconds"] for one in by_recipe),
     }
 
 
-def _train(chosen: SmallLogsOptions, dataset: Path) -> tuple[dict[str, float], float]:
-    """Train by the recipe; return the last figures, which are of the weights that were best on the valid split, and the seconds of the process."""
+def _train(chosen: SmallLogsOptions, dataset: Path, recipe: Path) -> dict[str, Any]:
+    """Train by a recipe; return the last figures, which are of the weights that were best on the valid split, and the seconds of the process."""
     log, model = dataset / "log.json", dataset / "model"
     epochs = ("--epochs", chosen.epochs) if chosen.epochs else ()
-    recipe = Path(chosen.recipe or ROOT / "recipes" / "small.yaml").absolute()
+    for old in (log, model):
+        shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
     flags = ("--config", recipe, "--dataset_path", dataset, "--save_checkpoint_path", model, "--log_path", log, *epochs)
     ended = start(sys.executable, "dlrm.py", *flags, "--cpu", "--inter_op_parallelism", 1, "--intra_op_parallelism", 1)
     lines = [json.loads(line.partition(" ")[2]) for line in log.read_text().splitlines()]
-    return [line["data"] for line in lines if line.get("step") == []][-1], ended.seconds
+    best = max(line["data"]["auc"] for line in lines if line.get("step") == "EVALUATION" and line["data"]["split"] == "valid")
+    return [line["data"] for line in lines if line.get("step") == []][-1] | {"recipe": recipe.name, "valid_auc": best, "seconds": ended.seconds}
 
 
 def _drawn(chosen: SmallLogsOptions, work: Path) -> Iterator[Dataset]:

@@ -91,6 +91,8 @@ def test_benchmark(tmp_path):
     (figures,) = json.loads((tmp_path / "figures.json").read_text())["logs"].values()
     assert figures["rows"] == 1000 and figures["lightgbm"] is None
     assert all(0 < figures[name] < 1 for name in ("logistic", "factorisation", "ours"))
+    assert [one["recipe"] for one in figures["by_recipe"]] == ["small.yaml", "small_fm.yaml"]
+    assert figures["valid"] == max(one["valid_auc"] for one in figures["by_recipe"])
     assert figures["difference"] == figures["ours"] - max(figures["logistic"], figures["factorisation"])
     assert "LightGBM is not measured" in ended.stdout and "ratings_1" in ended.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "temporary files were left behind"
@@ -101,7 +103,7 @@ def test_benchmark(tmp_path):
     [
         (("--kinds", "ratings,novels"), "--kinds ratings,novels: expected one or more of"),
         (("--rows", "10"), "--rows 10: expected at least 1000"),
-        (("--recipe", "none.yaml"), "--recipe none.yaml: no such file"),
+        (("--recipes", "none.yaml"), "--recipes none.yaml: no such file"),
         (("--criteo", "/no/such"), "--criteo /no/such: it holds no day_0.tsv"),
         (("--lightgbm_python", "/no/such"), "--lightgbm_python /no/such: no such program"),
     ],
