@@ -5,9 +5,10 @@
   python -m benchmarks.small_logs --criteo CRITEO
 
 Each log is written as CSV and converted by `python -m preproc.table`: the latest fifth of the rows is for testing, the tenth before it is for
-validation. `dlrm.py --config` trains with each recipe, recipes/small.yaml and recipes/small_fm.yaml, in a process of its own; the one of the higher
-valid AUC is tested. The last column is ours minus the better of logistic regression and matrix factorisation (which needs a column of users and one of items). CRITEO is a folder with day_0.tsv of the Criteo form: it is cut into five folds
-of consecutive rows, each tested once with a model of the other four, whose last tenth is for validation. LightGBM needs a Python that has it:
+validation. `dlrm.py --config` trains with each recipe, recipes/small.yaml and recipes/small_fm.yaml, in a process of its own; the model of the higher
+valid AUC is tested. The last column is ours minus the better of logistic regression and matrix factorisation (which needs a column of users and one
+of items). CRITEO is a folder with day_0.tsv of the Criteo form: it is cut into five folds of consecutive rows, each tested once with a model of the
+other four, whose last tenth is for validation. LightGBM needs a Python that has it:
   python -m venv gbm
   gbm/bin/pip install lightgbm==4.7.0
 """
