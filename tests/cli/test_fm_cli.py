@@ -11,6 +11,9 @@ import dlrm
 import fm
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
+from tests.combinations.combined import PLAIN, write_data
+from tests.combinations.test_pairs import samples
+from tests.serving.served_models import export
 from utils.checkpoint.reading import Checkpoint
 
 PROGRAMS = {"fm.py": (fm.main, ()), "deepfm.py": (deepfm.main, ("--top_mlp_dims", "16,1"))}
@@ -85,3 +88,25 @@ def test_flags_without_effect_are_said(dataset, tmp_path, flags, said):
     words = words if "--bottom_mlp_dims" not in flags else tuple(word for word in words if word not in ("--bottom_mlp_dims", "8,4"))
     result = here(tmp_path, "--dataset_path", dataset, *words, *flags)
     assert result.code == 0 and said in result.out + result.err
+
+
+@pytest.mark.parametrize("top", ["1", "8,1"])
+def test_exports_without_numerical_features_score_as_the_evaluator(tmp_path, top):
+    from tests.serving.real_server import packages
+
+    packages("onnx", "onnxruntime")
+    from serving.onnx_model import OnnxModel
+    from serving.saved_model import LoadedModel
+
+    data = write_data(tmp_path / "data", PLAIN, ())
+    flags = {"interaction": "fm", "top_mlp_dims": top, "embedding_dim": 4, "optimizer": "adam", "learning_rate": 0.05, "linear_learning_rate": 0.5}
+    flags |= {"batch_size": 64, "valid_batch_size": 200, "warmup_steps": 0, "cpu": True, "log_path": ""}
+    dlrm.train(dataset_path=data, save_checkpoint_path=tmp_path / "c", **flags)
+    assert Checkpoint(tmp_path / "c").read("dense/wide/bias")[0] != 0
+    model = dlrm.load(tmp_path / "c", mmap=True)
+    _, ids = samples(data)
+    scores = model.over_arrays().score(np.zeros((len(ids), 0), np.float32), ids.astype(np.int32))
+    assert np.ptp(scores) > 0.01
+    export(tmp_path / "c", tmp_path / "r", "--formats", "onnx,savedmodel")
+    for found in (OnnxModel(tmp_path / "r/dlrm_onnx/1/model.onnx"), LoadedModel(tmp_path / "r/dlrm_savedmodel/1/model.savedmodel")):
+        np.testing.assert_allclose(found.score({"categorical": ids}).reshape(-1), scores, atol=1e-6, rtol=0)
