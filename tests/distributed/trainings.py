@@ -94,7 +94,7 @@ TRAININGS = {
     "sliced linear": _training("sliced", "adam", "--linear", "--linear_optimizer", "adam", *WHOLE, steps=6),
     "sliced wide": _training("sliced", "rmsprop", *WIDE_AND_DEEP, "--amp", rows="lists", steps=6),
     "mixed sgd one sum": _training("mixed", "sgd", *REGULARISED, slices=1, steps=6),
-    "tables sgd of one column": _training("tables", "sgd", features=1, dim=1, steps=6),  # only one worker can hold a table of one column
+    "tables sgd of one column": _training("tables", "sgd", *CLIP, features=1, dim=1, steps=6),  # only one worker can hold a table of one column
 }
 # Models built as for a GPU, and the trainings they are compared with. Only one of them uses XLA, which is slow to compile.
 ON_GPU = {"sgd": ("--xla",), "adagrad": (), "adam": ()}

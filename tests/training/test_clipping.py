@@ -64,6 +64,16 @@ def test_a_limit_that_no_norm_reaches_changes_no_bit(flags):
         np.testing.assert_array_equal(one, other)
 
 
+def test_frozen_tables_have_no_part_in_the_norm():
+    model, trainer = model_and_trainer("--embedding_trainable", "false", "--clip_norm", "0.05")
+    before, tensors = weights(model), batch(32)
+    gradients = slow_gradients(before, tensors.inputs.numerical.numpy(), tensors.inputs.ids.numpy(), tensors.inputs.labels.numpy())[1]
+    of_dense = {name: value for name, value in gradients.items() if name.startswith("dense/")}
+    assert divisor_of(trainer, tensors) == pytest.approx(norm_of(of_dense) / 0.05, rel=1e-5)
+    for name, value in weights(model).items():
+        assert np.array_equal(value, before[name]) == name.startswith("tables/"), name
+
+
 @pytest.mark.parametrize("loss_scale", ["8", "1024"])
 def test_the_norm_is_that_of_the_unscaled_gradients(loss_scale):
     flags = ("--amp", "--amp_dtype", "float16", "--clip_norm", "0.05")

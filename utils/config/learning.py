@@ -10,6 +10,7 @@ OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  #
 STEPS, PLATEAU = "steps", "plateau"  # --lr_schedule
 _OTHER_SCHEDULES = "deep_warmup_epochs", "lr_schedule plateau"
 _LINEAR = "linear or interaction fm or interaction wide_and_deep"
+_SMALL = Bounds("at least 1e-20 and at most 1e20", 1e-20, 1e20)  # float32 holds them, and float64 their squares
 _BELOW_1 = Bounds("at least 0 and below 1", 0, 1, below=True)
 
 
@@ -53,7 +54,7 @@ class OptimizerConfig:
         modes=(TRAIN,),
         optimizers=("adam", "adagrad", "rowwise_adagrad", "rmsprop"),
         resume=INHERIT,
-        bounds=POSITIVE,
+        bounds=_SMALL,
     )
     epsilon_outside_root: bool = option(
         False,
@@ -269,7 +270,7 @@ class RegularisationConfig:
         "it. The default is no limit",
         modes=(TRAIN,),
         resume=INHERIT,
-        bounds=POSITIVE,
+        bounds=_SMALL,
     )
     dropout: float = option(
         0.0,
