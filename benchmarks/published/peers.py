@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 import time
+import urllib.request
 import venv
 from collections.abc import Callable
 from contextlib import closing
@@ -90,9 +91,18 @@ def logistic_regression(dataset: Path) -> dict[str, Any]:
     }
 
 
+def _cpu_wheels() -> list[str]:
+    """Return pip's flags for PyTorch's wheels without CUDA; none where their index does not answer, for which pip would wait for minutes."""
+    try:
+        with urllib.request.urlopen(f"{CPU_WHEELS}/torch/", timeout=10):
+            return ["--extra-index-url", CPU_WHEELS]
+    except OSError:
+        return []
+
+
 def _make(staging: Path) -> None:
     venv.EnvBuilder(symlinks=True, with_pip=True).create(staging)
-    words = [staging / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--extra-index-url", CPU_WHEELS]
+    words = [staging / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *_cpu_wheels()]
     result = processes.run([*map(str, words), "-r", str(REQUIREMENTS)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if result.returncode:
         said = [line for line in result.stderr.splitlines() if line.startswith("ERROR: ")] or [f"exit code {result.returncode}"]
