@@ -23,7 +23,7 @@ IDS, RAW = "ids", "raw"
 CRITEO, TABLE, OUTBRAIN = "criteo", "table", "outbrain"
 MODELS = {
     "dlrm": {},
-    "dcnv2": {"interaction": "cross", "cross_layer_projection_dim": 4, "num_cross_layers": 2},
+    "dcnv2": {"interaction": "cross", "cross_layer_projection_dim": 4, "num_cross_layers": 2, "batch_norm": True},
     "wide_and_deep": {"interaction": "wide_and_deep", "optimizer": "rmsprop"},
 }
 # These flags keep logits near 0, where differences in the last bits between the C++ scorer and TensorFlow stay below 2e-7 of a probability.
