@@ -18,7 +18,7 @@ from model.embedding.table import MEAN
 from model.native import scorer_path
 from model.shapes import InteractionShape, interaction_shape
 from utils.checkpoint.chunks import Chunks
-from utils.config.options import CROSS, DOT, ModelConfig
+from utils.config.options import CROSS, DOT, FM, WIDE_AND_DEEP, ModelConfig
 from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, INT8
 from utils.errors import UserError
 
@@ -62,11 +62,19 @@ class DenseLayers:
     bottom: Sequence[DenseLayer]
     cross: Sequence[DenseLayer]
     top: Sequence[DenseLayer]
+    linear: DenseLayer | None = None  # of the linear part; with a kernel `[0, 1]` without numerical features
+    scaled: np.ndarray | None = None  # vectors of the numerical features, `[M, D]`
 
     @property
     def all(self) -> list[DenseLayer]:
-        """All layers in the model's order."""
-        return [*self.bottom, *self.cross, *self.top]
+        """All layers in the model's order, without a linear one that has no inputs."""
+        return [*self.bottom, *self.cross, *self.top, *([self.linear] if self.linear is not None and len(self.linear.kernel) else [])]
+
+    @property
+    def given(self) -> list[DenseLayer]:
+        """All layers as the C++ scorer takes them."""
+        linear = [] if self.linear is None else [self.linear]
+        return [*self.bottom, *self.cross, *self.top, *linear, *([] if self.scaled is None else [DenseLayer(self.scaled, None, False)])]
 
 
 class _Feature(ctypes.Structure):
@@ -89,7 +97,7 @@ class _Layer(ctypes.Structure):
 class _Shape(ctypes.Structure):
     _fields_ = (
         ("numerical", ctypes.c_int64),
-        *((name, ctypes.c_int32) for name in ("features", "bottom", "cross", "top", "interaction", "full_rank", "parallel")),
+        *((name, ctypes.c_int32) for name in ("features", "bottom", "cross", "top", "interaction", "full_rank", "parallel", "linear", "scaled")),
     )
 
 
@@ -101,7 +109,7 @@ class NativeScorer:
     Args:
         library: the library of `native_scorer_library`.
         num_numerical: M.
-        features: the features in the model's order; their tables are referenced, not copied.
+        features: the features in the model's order, those of a linear part included; their tables are referenced, not copied.
         layers: the dense layers; their weights are copied.
         interaction: the interaction of the features.
         threads: threads for one call with many samples, including the caller's; None for as many as the process may use.
@@ -116,13 +124,15 @@ class NativeScorer:
         interaction: InteractionShape,
         threads: int | None = None,
     ):
-        self._num_numerical, self._features = num_numerical, tuple(features)
-        self._num_ids = sum(feature.hotness for feature in features)
+        count = len(features) // 2 if layers.linear is not None else len(features)
+        self._num_numerical, self._features = num_numerical, tuple(features[:count])
+        self._num_ids = sum(feature.hotness for feature in self._features)
         described, self._kept = _features(features)
         stacked, weights = _layers(layers)
-        kind = {DOT: 0, CROSS: 2}.get(interaction.kind, 1)
-        counts = len(features), len(layers.bottom), len(layers.cross), len(layers.top)
-        shape = _Shape(num_numerical, *counts, kind, interaction.projection == 0, interaction.parallel)
+        kind = {DOT: 0, CROSS: 2, FM: 3}.get(interaction.kind, 1)
+        counts = count, len(layers.bottom), len(layers.cross), len(layers.top)
+        parts = layers.linear is not None, layers.scaled is not None
+        shape = _Shape(num_numerical, *counts, kind, interaction.projection == 0, interaction.parallel, *parts)
         self.handle = library.dlrm_scorer_new(ctypes.byref(shape), described, stacked, threads or len(os.sched_getaffinity(0)))
         del weights  # the library has copied them; until here they had to stay alive
         if not self.handle:
@@ -170,8 +180,8 @@ def _features(features: Sequence[StoredFeature]) -> tuple[ctypes.Array, list]:
 
 
 def _layers(layers: DenseLayers) -> tuple[ctypes.Array, list]:
-    found, kept = (_Layer * len(layers.all))(), []
-    for one, layer in zip(found, layers.all, strict=True):
+    found, kept = (_Layer * len(layers.given))(), []
+    for one, layer in zip(found, layers.given, strict=True):
         kernel = np.ascontiguousarray(layer.kernel, np.float32)
         bias = None if layer.bias is None else np.ascontiguousarray(layer.bias, np.float32)
         kept.append((kernel, bias))
@@ -181,7 +191,13 @@ def _layers(layers: DenseLayers) -> tuple[ctypes.Array, list]:
 
 
 def dense_layers(read: Callable[[str], np.ndarray], config: ModelConfig, num_numerical: int) -> DenseLayers:
-    """Build a model's layers from its weights; `read` returns a weight by name, `bottom_mlp/0/kernel` for instance."""
+    """Build a model's layers from its weights.
+
+    Args:
+        read: returns a weight by name, `bottom_mlp/0/kernel` for instance.
+        config: the options of the model.
+        num_numerical: M.
+    """
 
     def mlp(name: str, count: int, last_relu: bool) -> list[DenseLayer]:
         return [DenseLayer(read(f"{name}/{i}/kernel"), read(f"{name}/{i}/bias"), last_relu or i < count - 1) for i in range(count)]
@@ -192,8 +208,19 @@ def dense_layers(read: Callable[[str], np.ndarray], config: ModelConfig, num_num
             crosses.append(DenseLayer(read(f"cross/{i}/v/kernel"), None, False))
         part = "u" if shape.projection else "w"
         crosses.append(DenseLayer(read(f"cross/{i}/{part}/kernel"), read(f"cross/{i}/{part}/bias"), False))
-    bottom = mlp("bottom_mlp", len(config.bottom_mlp_dims), True) if num_numerical else []
-    return DenseLayers(bottom, crosses, mlp("top_mlp", len(config.top_mlp_dims), False))
+    interaction = config.interaction
+    bottom = mlp("bottom_mlp", len(config.bottom_mlp_dims), True) if num_numerical and interaction not in (FM, WIDE_AND_DEEP) else []
+    plain = interaction == FM and len(config.top_mlp_dims) == 1  # without an MLP
+    top = [] if plain else mlp("deep" if interaction == WIDE_AND_DEEP else "top_mlp", len(config.top_mlp_dims), False)
+    linear = scaled = None
+    if interaction == FM and num_numerical:
+        scaled = read("numerical_vectors/kernel")
+    if (config.linear or interaction in (FM, WIDE_AND_DEEP)) and num_numerical:
+        linear = DenseLayer(read("wide/0/kernel"), read("wide/0/bias"), False)
+    elif config.linear or interaction in (FM, WIDE_AND_DEEP):
+        intercept = read("wide/bias") if interaction == FM else np.zeros(1, np.float32)
+        linear = DenseLayer(np.zeros((0, 1), np.float32), intercept, False)
+    return DenseLayers(bottom, crosses, top, linear, scaled)
 
 
 def folded(read: Callable[[str], np.ndarray], names: Collection[str], epsilon: float) -> dict[str, Callable[[], np.ndarray]]:

@@ -96,6 +96,26 @@ std::vector<PackedLayer> Packed(const ScorerLayer*& next, int32_t count) {
   return layers;
 }
 
+// Puts a sample's vector, its table's row or the sum or mean of several, to `out`.
+template <class Ids>
+void PutPooled(const ScorerFeature& table, const std::vector<const void*>& chunks, const Ids* id, float* out) {
+  if (table.hotness == 1) {
+    PutRow<false>(table, chunks, *id, out);
+    return;
+  }
+  std::fill_n(out, table.width, 0.0f);
+  int64_t count = 0;
+  for (int32_t i = 0; i < table.hotness; ++i) {
+    if (i + 2 < table.hotness) PrefetchRow(table, chunks, id[i + 2]);
+    if (id[i] < 0) continue;
+    PutRow<true>(table, chunks, id[i], out);
+    ++count;
+  }
+  if (table.mean && count > 1) {
+    for (int64_t i = 0; i < table.width; ++i) out[i] /= static_cast<float>(count);
+  }
+}
+
 // Memory for the rows of a thread's task.
 class Rows {
  public:
@@ -121,30 +141,52 @@ struct Scorer::Buffers {
         vectors(dot ? samples : 0, scorer.embedded_, false),
         joined(samples, scorer.joined_, !dot),
         beside(scorer.shape_.parallel ? samples : 0, scorer.shape_.parallel ? scorer.top_.back().inputs() : 0, true),
-        crossed{Rows(scorer.cross_.empty() ? 0 : samples, scorer.joined_, true), Rows(scorer.cross_.empty() ? 0 : samples, scorer.joined_, true)} {}
+        crossed{Rows(scorer.cross_.empty() ? 0 : samples, scorer.joined_, true), Rows(scorer.cross_.empty() ? 0 : samples, scorer.joined_, true)},
+        sums(scorer.shape_.interaction == kPairSum ? 2 : 0, scorer.features_[0].table.width, false) {}
 
   bool dot;
-  Rows hidden[2], bottom, vectors, joined, beside, crossed[2];
+  Rows hidden[2], bottom, vectors, joined, beside, crossed[2], sums;
 };
 
 Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers, int threads)
-    : shape_(shape), ids_(0), embedded_(0), widest_(1), flops_(0), threads_(std::max(threads, 1)), helpers_(new Helpers(threads - 1)) {
+    : shape_(shape),
+      intercept_(0),
+      ids_(0),
+      embedded_(0),
+      before_(0),
+      widest_(1),
+      flops_(0),
+      threads_(std::max(threads, 1)),
+      helpers_(new Helpers(threads - 1)) {
   bottom_ = Packed(layers, shape.bottom);
   cross_ = Packed(layers, shape.cross);
   top_ = Packed(layers, shape.top);
+  if (shape.linear) {
+    weights_.assign(layers->kernel, layers->kernel + layers->inputs);
+    intercept_ = *layers++->bias;
+  }
+  if (shape.scaled) scaled_.assign(layers->kernel, layers->kernel + layers->inputs * layers->outputs);
   const int64_t bottom = bottom_.empty() ? 0 : bottom_.back().outputs();
   const bool dot = shape.interaction == kDot;
+  const auto chunks_of = [](const ScorerFeature& table) {
+    const int64_t chunks = (table.rows + table.chunk_rows - 1) / table.chunk_rows * ((table.width + table.chunk_width - 1) / table.chunk_width);
+    return std::vector<const void*>(table.chunks, table.chunks + chunks);
+  };
   for (int32_t i = 0; i < shape.features; ++i) {
     const ScorerFeature& table = features[i];
-    const int64_t chunks = (table.rows + table.chunk_rows - 1) / table.chunk_rows * ((table.width + table.chunk_width - 1) / table.chunk_width);
     const bool in_bottom = dot && bottom_.empty() && i == 0;
-    features_.push_back({table, std::vector<const void*>(table.chunks, table.chunks + chunks), ids_, in_bottom ? 0 : embedded_, in_bottom});
+    features_.push_back({table, chunks_of(table), ids_, in_bottom ? 0 : embedded_, in_bottom});
+    if (shape.linear) {
+      const ScorerFeature& weights = features[shape.features + i];
+      linear_features_.push_back({weights, chunks_of(weights), ids_, 0, false});
+    }
     ids_ += table.hotness;
     embedded_ += in_bottom ? 0 : table.width;
   }
   const int64_t vectors = shape.features + (bottom_.empty() ? 0 : 1), width = features_[0].table.width;
-  joined_ = dot ? width + vectors * (vectors - 1) / 2 : bottom + embedded_;
-  flops_ = dot ? vectors * (vectors - 1) * width : 0;
+  if (!dot) before_ = bottom_.empty() ? std::max<int64_t>(shape.numerical, scaled_.size()) : bottom;
+  joined_ = dot ? width + vectors * (vectors - 1) / 2 : before_ + embedded_;
+  flops_ = dot ? vectors * (vectors - 1) * width : shape.interaction == kPairSum ? 4 * joined_ : 0;
   for (const auto* part : {&bottom_, &cross_, &top_}) {
     for (const PackedLayer& layer : *part) {
       widest_ = std::max(widest_, layer.outputs());
@@ -166,7 +208,6 @@ int64_t Scorer::BadId(int64_t samples, const int32_t* ids) const {
 }
 
 void Scorer::LookUp(int64_t samples, const int32_t* ids, Buffers* buffers) const {
-  const int64_t first_column = buffers->dot || bottom_.empty() ? 0 : bottom_.back().outputs();
   const Rows& rows = buffers->dot ? buffers->vectors : buffers->joined;
   const auto prefetch = [&](int64_t sample) {
     for (const Feature& feature : features_) PrefetchRow(feature.table, feature.chunks, ids[sample * ids_ + feature.first_id]);
@@ -178,23 +219,42 @@ void Scorer::LookUp(int64_t samples, const int32_t* ids, Buffers* buffers) const
       const ScorerFeature& table = feature.table;
       const int32_t* id = ids + sample * ids_ + feature.first_id;
       float* out = feature.in_bottom ? buffers->bottom.data() + sample * buffers->bottom.stride()
-                                     : rows.data() + sample * rows.stride() + first_column + feature.column;
-      if (table.hotness == 1) {
-        PutRow<false>(table, feature.chunks, *id, out);
-        continue;
-      }
-      std::fill_n(out, table.width, 0.0f);
-      int64_t count = 0;
-      for (int32_t i = 0; i < table.hotness; ++i) {
-        if (i + 2 < table.hotness) PrefetchRow(table, feature.chunks, id[i + 2]);
-        if (id[i] < 0) continue;
-        PutRow<true>(table, feature.chunks, id[i], out);
-        ++count;
-      }
-      if (table.mean && count > 1) {
-        for (int64_t i = 0; i < table.width; ++i) out[i] /= static_cast<float>(count);
+                                     : rows.data() + sample * rows.stride() + before_ + feature.column;
+      PutPooled(table, feature.chunks, id, out);
+    }
+  }
+}
+
+void Scorer::AddPairSums(int64_t samples, float* logits, Buffers* buffers) const {
+  const int64_t width = features_[0].table.width;
+  float *const sum = buffers->sums.data(), *const squares = sum + width;
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    const float* vectors = buffers->joined.data() + sample * buffers->joined.stride();
+    std::fill_n(sum, 2 * width, 0.0f);
+    for (int64_t first = 0; first < joined_; first += width) {
+      DLRM_INDEPENDENT
+      for (int64_t d = 0; d < width; ++d) {
+        const float value = vectors[first + d];
+        sum[d] += value;
+        squares[d] += value * value;
       }
     }
+    float total = 0;
+    for (int64_t d = 0; d < width; ++d) total += sum[d] * sum[d] - squares[d];
+    logits[sample] += 0.5f * total;
+  }
+}
+
+void Scorer::AddLinear(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const {
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    float total = 0;
+    for (const Feature& feature : linear_features_) {
+      float weight;
+      PutPooled(feature.table, feature.chunks, ids + sample * ids_ + feature.first_id, &weight);
+      total += weight;
+    }
+    for (int64_t m = 0; m < shape_.numerical; ++m) total += numerical[sample * shape_.numerical + m] * weights_[m];
+    logits[sample] += total + intercept_;
   }
 }
 
@@ -221,6 +281,12 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
     x = joined.data() + (bottom_.empty() ? width : 0), stride = joined.stride();
   } else {
     through(bottom_, bottom_.size(), joined.data(), joined.stride());
+    for (int64_t sample = 0; bottom_.empty() && sample < samples; ++sample) {
+      const float* values = numerical + sample * shape_.numerical;
+      float* out = joined.data() + sample * joined.stride();
+      const int64_t width = before_ / std::max<int64_t>(shape_.numerical, 1);  // D, or 1
+      for (int64_t i = 0; i < before_; ++i) out[i] = shape_.scaled ? values[i / width] * scaled_[i] : values[i];
+    }
     x = joined.data(), stride = joined.stride();
     const size_t products = shape_.full_rank ? 1 : 2;
     for (size_t i = 0; i < cross_.size(); i += products) {
@@ -246,9 +312,13 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
     x = joined.data(), stride = joined.stride();
     through(top_, top_.size() - 1, beside.data() + joined_, beside.stride());
     top_.back().Apply(beside.data(), beside.stride(), samples, logits, 1);
-    return;
+  } else if (top_.empty()) {
+    std::fill_n(logits, samples, 0.0f);
+  } else {
+    through(top_, top_.size(), logits, 1);
   }
-  through(top_, top_.size(), logits, 1);
+  if (shape_.interaction == kPairSum) AddPairSums(samples, logits, buffers);
+  if (shape_.linear) AddLinear(samples, numerical, ids, logits);
 }
 
 int64_t Scorer::Score(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const {

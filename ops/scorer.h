@@ -32,21 +32,25 @@ struct ScorerLayer {
   int32_t relu;
 };
 
-enum Interactions : int32_t { kDot, kConcatenation, kCross };
+enum Interactions : int32_t { kDot, kConcatenation, kCross, kPairSum };
 
 struct ScorerShape {
-  int64_t numerical;           // M; 0 without a bottom MLP
+  int64_t numerical;           // M
   int32_t features;            // F
   int32_t bottom, cross, top;  // numbers of layers; a cross layer counts as two, V and U, or as one of full rank
   int32_t interaction;
   int32_t full_rank;  // 1: cross layers of one kernel
   int32_t parallel;   // 1: the top MLP reads what the cross layers read, and its last layer the output of both, the cross layers' first
+  int32_t linear;     // 1: a linear part: F more features with tables of one column, looked up by the ids of the first F, and a layer [M, 1]
+  int32_t scaled;     // 1: each numerical feature has a vector, which its value is multiplied by; they come before those of the features
 };
 
 class Scorer {
  public:
-  // The layers are copied, the tables are not. `layers` holds those of the bottom MLP, then the cross layers, then those of the top MLP. `threads` is
-  // the number of threads for a call with many samples, including the caller's.
+  // The layers are copied, the tables are not. `layers` holds those of the bottom MLP, then the cross layers, then those of the top MLP, then the layer
+  // of the linear part, then the numerical features' vectors [M, D]. `threads` is the number of threads for a call with many samples, including the
+  // caller's. Without a bottom MLP the concatenation begins with the numerical features, or their vectors. A pair sum is added to the logits of the
+  // top MLP, which may have no layers.
   Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers, int threads);
 
   // numerical [samples, M], ids [samples, K], each feature's ids side by side, -1 in a list for no id -> logits [samples].
@@ -64,13 +68,17 @@ class Scorer {
 
   void ScoreSome(int64_t samples, const float* numerical, const int32_t* ids, float* logits, Buffers* buffers) const;
   void LookUp(int64_t samples, const int32_t* ids, Buffers* buffers) const;
+  void AddPairSums(int64_t samples, float* logits, Buffers* buffers) const;
+  void AddLinear(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const;
   int64_t BadId(int64_t samples, const int32_t* ids) const;
 
   ScorerShape shape_;
-  std::vector<Feature> features_;
+  std::vector<Feature> features_, linear_features_;
   std::vector<PackedLayer> bottom_, cross_, top_;
-  // K; columns of the vectors, of the interaction's output and of the widest layer; operations a sample.
-  int64_t ids_, embedded_, joined_, widest_, flops_;
+  std::vector<float> weights_, scaled_;  // of the numerical features: of the linear part [M], their vectors [M, D]
+  float intercept_;                      // of the linear part
+  // K; columns of the vectors, before them, of the interaction's output and of the widest layer; operations a sample.
+  int64_t ids_, embedded_, before_, joined_, widest_, flops_;
   int threads_;
   std::unique_ptr<Helpers> helpers_;
 };

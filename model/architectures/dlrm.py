@@ -107,9 +107,9 @@ class DlrmArchitecture(Architecture):
         """See `Architecture.looked_up`; the tables of the linear part start at zero."""
         return with_linear(tables, features, ZEROS) if self.linear else (tables, features)
 
-    def native_shape(self, config: ModelConfig) -> InteractionShape | None:
+    def native_shape(self, config: ModelConfig) -> InteractionShape:
         """See `Architecture.native_shape`."""
-        return None if self.linear else interaction_shape(config)
+        return interaction_shape(config)
 
     def reads(self, weight: str, model: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         """See `Architecture.reads`."""

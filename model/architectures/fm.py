@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from model.architectures.architecture import NUMERICALS, SCALED, VECTORS, Architecture, Layers, Operations, T
 from model.architectures.linear import LINEAR, linear_terms, with_linear
 from model.embedding.table import WIDE, ZEROS, Feature, Table
+from model.shapes import InteractionShape, interaction_shape
 from utils.config.options import FM, NORMAL, ModelConfig
 from utils.config.options import ZEROS as ZERO_BIAS
 
@@ -75,6 +76,10 @@ class FmArchitecture(Architecture):
     ) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
         """See `Architecture.looked_up`; the tables of the linear part start at zero."""
         return with_linear(tables, features, ZEROS)
+
+    def native_shape(self, config: ModelConfig) -> InteractionShape:
+        """See `Architecture.native_shape`."""
+        return interaction_shape(config)
 
     def reads(self, weight: str, model: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         """See `Architecture.reads`."""

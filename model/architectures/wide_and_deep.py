@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from model.architectures.architecture import NUMERICALS, VECTORS, Architecture, Layers, LogForm, Operations, T
 from model.architectures.linear import LINEAR, linear_terms, with_linear
 from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, UNIFORM, WIDE, ZEROS, Feature, Table
+from model.shapes import InteractionShape, interaction_shape
 from utils.config.options import OF_FEATURE, SUM, WIDE_AND_DEEP, ModelConfig
 
 if TYPE_CHECKING:
@@ -90,6 +91,10 @@ class WideAndDeepArchitecture(Architecture):
             f"the linear part averages the rows of {averaged[0]}{' and others' if len(averaged) > 1 else ''}, as it did when the checkpoint was "
             f"trained (--wide_pooling {OF_FEATURE}); a new model sums them, as published"
         )
+
+    def native_shape(self, config: ModelConfig) -> InteractionShape:
+        """See `Architecture.native_shape`."""
+        return interaction_shape(config)
 
     def reads(self, weight: str, model: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         """See `Architecture.reads`."""

@@ -31,10 +31,15 @@ CROSS = (*DOT, "--interaction", "cross", "--num_cross_layers", "2", "--cross_lay
 MODELS = {"fm": FM, "deepfm": DEEPFM, "dot": DOT, "cat": CAT, "cross": CROSS}
 
 
-def built(*flags, num_numerical=NUM_NUMERICAL, seed=7):
+def configured(*flags, num_numerical=NUM_NUMERICAL):
+    """Return the configuration of a model, and its tables and features."""
     rates = ("--learning_rate", str(RATE), "--linear_learning_rate", str(LINEAR_RATE), "--warmup_steps", "0")
     config = parse(["--dataset_type", "synthetic", "--cpu", *FLAGS, *NORMAL, *rates, *flags], "")
-    tables, features = tables_and_features(config, CATEGORICAL, [one.cardinality for one in CATEGORICAL], num_numerical)
+    return config, *tables_and_features(config, CATEGORICAL, [one.cardinality for one in CATEGORICAL], num_numerical)
+
+
+def built(*flags, num_numerical=NUM_NUMERICAL, seed=7):
+    config, tables, features = configured(*flags, num_numerical=num_numerical)
     model = build_model(config.model, single(tables, features), World(), num_numerical, seed)
     return model, build_trainer(config, model, "float32")
 
