@@ -24,7 +24,7 @@ class Clipping:
     """
 
     def __init__(self, limit: float, world: World):
-        self._scale, self._world = 2.0**_BITS / limit**2, world
+        self._scale, self._world = 2.0**_BITS / (limit * limit), world
 
     def squares(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the sum of the squares of gradients in units of limit² / 2^36, float64."""

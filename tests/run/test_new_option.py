@@ -26,7 +26,7 @@ def program(tmp_path_factory):
     folder = clone(tmp_path_factory.mktemp("flag") / "program")
     for name, before, line in (
         ("utils/config/learning.py", "    dropout: float = option(", OPTION),
-        ("training/build.py", "    return Regularisation(options.embedding_l2", READER),
+        ("training/build.py", "    return Regularisation(of_vectors", READER),
     ):
         path = folder / name
         path.write_text(added(path.read_text(), before, line))

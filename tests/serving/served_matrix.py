@@ -26,7 +26,7 @@ MODELS = {
     "dcnv2": {"interaction": "cross", "cross_layer_projection_dim": 4, "num_cross_layers": 2, "batch_norm": True},
     "wide_and_deep": {"interaction": "wide_and_deep", "optimizer": "rmsprop"},
 }
-# These flags keep logits near 0, where differences in the last bits between the C++ scorer and TensorFlow stay below 2e-7 of a probability.
+# These flags keep logits near 0, where differences in the last bits between the C++ scorer and TensorFlow stay below 5e-7 of a probability.
 SMALL = {"embedding_dim": 4, "bottom_mlp_dims": "16,4", "learning_rate": 0.005, "seed": 3}
 MOST = 1500
 FLIGHT = "in flight"  # SINGLES requests of one sample each, all sent at once
@@ -142,7 +142,7 @@ def check_case(server: Server, served: Served, kind: Kind, scheme: str, batch: i
         np.testing.assert_array_equal(found, rows.over_arrays[:count])
     np.testing.assert_allclose(found, rows.over_arrays[:count], atol=1e-6, rtol=0)
     # TensorFlow's last bits depend on the number of samples in a batch: a difference of 2.4e-7 was seen for one sample in 200.
-    np.testing.assert_allclose(found, rows.checkpoint[:count], atol=2e-7 if rows.native else 1e-6, rtol=0)
+    np.testing.assert_allclose(found, rows.checkpoint[:count], atol=5e-7 if rows.native else 1e-6, rtol=0)
     assert count < 3 or np.ptp(found) > 0.01
 
 

@@ -10,7 +10,7 @@ OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  #
 STEPS, PLATEAU = "steps", "plateau"  # --lr_schedule
 _OTHER_SCHEDULES = "deep_warmup_epochs", "lr_schedule plateau"
 _LINEAR = "linear or interaction fm or interaction wide_and_deep"
-_SMALL = Bounds("at least 1e-20 and at most 1e20", 1e-20, 1e20)  # float32 holds them, and float64 their squares
+_SMALL = Bounds("at least 1e-20", 1e-20)  # float32 holds it, and float64 its square
 _BELOW_1 = Bounds("at least 0 and below 1", 0, 1, below=True)
 
 
