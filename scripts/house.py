@@ -57,7 +57,9 @@ WALLS = frozenset(
 # folder, each room is listed, and the folder's own name stands for the files that are in no subfolder.
 MAY_IMPORT = {
     "dlrm": {"run", "utils"},
-    **dict.fromkeys(("dcnv2", "fm", "deepfm"), {"dlrm", "utils"}),
+    "dcnv2": {"dlrm", "utils"},
+    "fm": {"dlrm", "utils"},
+    "deepfm": {"dlrm", "utils"},
     "wide_and_deep": {"dlrm", "utils"},
     "main": {"wide_and_deep", "utils"},
     "utils": {"utils"},
