@@ -16,9 +16,10 @@ import numpy as np
 
 from model.embedding.table import MEAN
 from model.native import scorer_path
-from model.shapes import InteractionShape, interaction_shape
+from model.scored_layers import DenseLayers
+from model.shapes import InteractionShape
 from utils.checkpoint.chunks import Chunks
-from utils.config.options import CROSS, DOT, FM, WIDE_AND_DEEP, ModelConfig
+from utils.config.options import CROSS, DOT, FM
 from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, INT8
 from utils.errors import UserError
 
@@ -46,37 +47,6 @@ class StoredFeature:
     pooling: str
 
 
-@dataclass(frozen=True)
-class DenseLayer:
-    """The weights of a layer: kernel `[in, out]`, bias `[out]` or None; `relu` tells whether a ReLU follows."""
-
-    kernel: np.ndarray
-    bias: np.ndarray | None
-    relu: bool
-
-
-@dataclass(frozen=True)
-class DenseLayers:
-    """All layers of a model; a cross layer is V followed by U or, of full rank, W."""
-
-    bottom: Sequence[DenseLayer]
-    cross: Sequence[DenseLayer]
-    top: Sequence[DenseLayer]
-    linear: DenseLayer | None = None  # of the linear part; with a kernel `[0, 1]` without numerical features
-    scaled: np.ndarray | None = None  # vectors of the numerical features, `[M, D]`
-
-    @property
-    def all(self) -> list[DenseLayer]:
-        """All layers in the model's order, without a linear one that has no inputs."""
-        return [*self.bottom, *self.cross, *self.top, *([self.linear] if self.linear is not None and len(self.linear.kernel) else [])]
-
-    @property
-    def given(self) -> list[DenseLayer]:
-        """All layers as the C++ scorer takes them."""
-        linear = [] if self.linear is None else [self.linear]
-        return [*self.bottom, *self.cross, *self.top, *linear, *([] if self.scaled is None else [DenseLayer(self.scaled, None, False)])]
-
-
 class _Feature(ctypes.Structure):
     _fields_ = (
         ("chunks", ctypes.c_void_p),
@@ -98,6 +68,9 @@ class _Shape(ctypes.Structure):
     _fields_ = (
         ("numerical", ctypes.c_int64),
         *((name, ctypes.c_int32) for name in ("features", "bottom", "cross", "top", "interaction", "full_rank", "parallel", "linear", "scaled")),
+        *((name, ctypes.c_int32 * 2) for name in ("gate", "gate_features", "stream")),
+        ("heads", ctypes.c_int32),
+        ("gated_by", ctypes.c_void_p),
     )
 
 
@@ -132,7 +105,10 @@ class NativeScorer:
         kind = {DOT: 0, CROSS: 2, FM: 3}.get(interaction.kind, 1)
         counts = count, len(layers.bottom), len(layers.cross), len(layers.top)
         parts = layers.linear is not None, layers.scaled is not None
-        shape = _Shape(num_numerical, *counts, kind, interaction.projection == 0, interaction.parallel, *parts)
+        streams = [(len(one.gate), len(one.gate_features), len(one.layers)) for one in layers.streams] or [(0, 0, 0)] * 2
+        gated_by = np.array([place for one in layers.streams for place in one.gate_features], np.int32)
+        of_streams = (*((ctypes.c_int32 * 2)(*both) for both in zip(*streams, strict=True)), len(layers.heads), gated_by.ctypes.data)
+        shape = _Shape(num_numerical, *counts, kind, interaction.projection == 0, interaction.parallel, *parts, *of_streams)
         self.handle = library.dlrm_scorer_new(ctypes.byref(shape), described, stacked, threads or len(os.sched_getaffinity(0)))
         del weights  # the library has copied them; until here they had to stay alive
         if not self.handle:
@@ -188,39 +164,6 @@ def _layers(layers: DenseLayers) -> tuple[ctypes.Array, list]:
         one.kernel, one.bias = kernel.ctypes.data, None if bias is None else bias.ctypes.data
         (one.inputs, one.outputs), one.relu = kernel.shape, layer.relu
     return found, kept
-
-
-def dense_layers(read: Callable[[str], np.ndarray], config: ModelConfig, num_numerical: int) -> DenseLayers:
-    """Build a model's layers from its weights.
-
-    Args:
-        read: returns a weight by name, `bottom_mlp/0/kernel` for instance.
-        config: the options of the model.
-        num_numerical: M.
-    """
-
-    def mlp(name: str, count: int, last_relu: bool) -> list[DenseLayer]:
-        return [DenseLayer(read(f"{name}/{i}/kernel"), read(f"{name}/{i}/bias"), last_relu or i < count - 1) for i in range(count)]
-
-    shape, crosses = interaction_shape(config), []
-    for i in range(shape.layers):
-        if shape.projection:
-            crosses.append(DenseLayer(read(f"cross/{i}/v/kernel"), None, False))
-        part = "u" if shape.projection else "w"
-        crosses.append(DenseLayer(read(f"cross/{i}/{part}/kernel"), read(f"cross/{i}/{part}/bias"), False))
-    interaction = config.interaction
-    bottom = mlp("bottom_mlp", len(config.bottom_mlp_dims), True) if num_numerical and interaction not in (FM, WIDE_AND_DEEP) else []
-    plain = interaction == FM and len(config.top_mlp_dims) == 1  # without an MLP
-    top = [] if plain else mlp("deep" if interaction == WIDE_AND_DEEP else "top_mlp", len(config.top_mlp_dims), False)
-    linear = scaled = None
-    if interaction == FM and num_numerical:
-        scaled = read("numerical_vectors/kernel")
-    if (config.linear or interaction in (FM, WIDE_AND_DEEP)) and num_numerical:
-        linear = DenseLayer(read("wide/0/kernel"), read("wide/0/bias"), False)
-    elif config.linear or interaction in (FM, WIDE_AND_DEEP):
-        intercept = read("wide/bias") if interaction == FM else np.zeros(1, np.float32)
-        linear = DenseLayer(np.zeros((0, 1), np.float32), intercept, False)
-    return DenseLayers(bottom, crosses, top, linear, scaled)
 
 
 def folded(read: Callable[[str], np.ndarray], names: Collection[str], epsilon: float) -> dict[str, Callable[[], np.ndarray]]:

@@ -116,6 +116,19 @@ void PutPooled(const ScorerFeature& table, const std::vector<const void*>& chunk
   }
 }
 
+// values[i] = x[i] * 2 / (1 + exp(-values[i])); a NaN stays one.
+void WeighBySigmoid(const float* x, int64_t n, float* values) {
+  DLRM_INDEPENDENT
+  for (int64_t i = 0; i < n; ++i) {
+    // exp(y) = 2^k exp(r), where k is the integer next to y / ln 2, and |r| <= ln 2 / 2, whose series ends below 1e-8
+    const float y = std::min(std::max(-values[i], -87.0f), 87.0f);
+    const float rounded = y * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: k is in the last bits
+    const float k = rounded - 12582912.0f, r = (y - k * 0.693359375f) + k * 2.12194440e-4f;
+    const float series = 1 + r * (1 + r * (1 / 2.0f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r * (1 / 720.0f))))));
+    values[i] = x[i] * (2 / (1 + series * FloatOf(BitsOf(1.0f) + (BitsOf(rounded) << 23))));
+  }
+}
+
 // Memory for the rows of a thread's task.
 class Rows {
  public:
@@ -142,10 +155,13 @@ struct Scorer::Buffers {
         joined(samples, scorer.joined_, !dot),
         beside(scorer.shape_.parallel ? samples : 0, scorer.shape_.parallel ? scorer.top_.back().inputs() : 0, true),
         crossed{Rows(scorer.cross_.empty() ? 0 : samples, scorer.joined_, true), Rows(scorer.cross_.empty() ? 0 : samples, scorer.joined_, true)},
-        sums(scorer.shape_.interaction == kPairSum ? 2 : 0, scorer.features_[0].table.width, false) {}
+        sums(scorer.shape_.interaction == kPairSum ? 2 : 0, scorer.features_[0].table.width, false),
+        context(scorer.streams_.empty() ? 0 : samples, scorer.context_, true),
+        gated(scorer.streams_.empty() ? 0 : samples, scorer.joined_, true),
+        fused(scorer.streams_.empty() ? 0 : samples, scorer.fused_, true) {}
 
   bool dot;
-  Rows hidden[2], bottom, vectors, joined, beside, crossed[2], sums;
+  Rows hidden[2], bottom, vectors, joined, beside, crossed[2], sums, context, gated, fused;
 };
 
 Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers, int threads)
@@ -156,6 +172,8 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
       before_(0),
       widest_(1),
       flops_(0),
+      context_(0),
+      fused_(0),
       threads_(std::max(threads, 1)),
       helpers_(new Helpers(threads - 1)) {
   bottom_ = Packed(layers, shape.bottom);
@@ -165,7 +183,10 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
     weights_.assign(layers->kernel, layers->kernel + layers->inputs);
     intercept_ = *layers++->bias;
   }
-  if (shape.scaled) scaled_.assign(layers->kernel, layers->kernel + layers->inputs * layers->outputs);
+  if (shape.scaled) {
+    scaled_.assign(layers->kernel, layers->kernel + layers->inputs * layers->outputs);
+    ++layers;
+  }
   const int64_t bottom = bottom_.empty() ? 0 : bottom_.back().outputs();
   const bool dot = shape.interaction == kDot;
   const auto chunks_of = [](const ScorerFeature& table) {
@@ -183,11 +204,24 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
     ids_ += table.hotness;
     embedded_ += in_bottom ? 0 : table.width;
   }
+  for (int i = 0; i < 2 && shape.stream[0] > 0; ++i) {
+    std::vector<PackedLayer> gate = Packed(layers, shape.gate[i]);
+    const int32_t* gated_by = shape.gated_by + i * shape.gate_features[0];
+    streams_.push_back({std::move(gate), Packed(layers, shape.stream[i]), {gated_by, gated_by + shape.gate_features[i]}});
+    if (!streams_[i].gate.empty()) context_ = std::max(context_, streams_[i].gate[0].inputs());
+    fused_ += streams_[i].layers.back().outputs();
+  }
+  if (!streams_.empty()) {
+    fusion_ = Packed(layers, 1);
+    heads_ = Packed(layers, shape.heads);
+  }
   const int64_t vectors = shape.features + (bottom_.empty() ? 0 : 1), width = features_[0].table.width;
   if (!dot) before_ = bottom_.empty() ? std::max<int64_t>(shape.numerical, scaled_.size()) : bottom;
   joined_ = dot ? width + vectors * (vectors - 1) / 2 : before_ + embedded_;
   flops_ = dot ? vectors * (vectors - 1) * width : shape.interaction == kPairSum ? 4 * joined_ : 0;
-  for (const auto* part : {&bottom_, &cross_, &top_}) {
+  std::vector<const std::vector<PackedLayer>*> parts = {&bottom_, &cross_, &top_, &fusion_, &heads_};
+  for (const Stream& stream : streams_) parts.insert(parts.end(), {&stream.gate, &stream.layers});
+  for (const auto* part : parts) {
     for (const PackedLayer& layer : *part) {
       widest_ = std::max(widest_, layer.outputs());
       flops_ += 2 * layer.inputs() * layer.outputs();
@@ -242,6 +276,56 @@ void Scorer::AddPairSums(int64_t samples, float* logits, Buffers* buffers) const
     float total = 0;
     for (int64_t d = 0; d < width; ++d) total += sum[d] * sum[d] - squares[d];
     logits[sample] += 0.5f * total;
+  }
+}
+
+// Puts the concatenation, each column weighed by the gate, 2 sigmoid(MLP of the gate's features), to `gated`.
+void Scorer::Gate(const Stream& stream, int64_t samples, Buffers* buffers) const {
+  const Rows &joined = buffers->joined, &context = buffers->context, &gated = buffers->gated;
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    float* out = context.data() + sample * context.stride();
+    for (const int32_t place : stream.features) {
+      const Feature& feature = features_[place];
+      const float* vector = joined.data() + sample * joined.stride() + before_ + feature.column;
+      out = std::copy(vector, vector + feature.table.width, out);
+    }
+  }
+  const Rows* last = &context;
+  for (size_t i = 0; i < stream.gate.size(); ++i) {
+    const Rows& to = i + 1 == stream.gate.size() ? gated : buffers->hidden[i % 2];
+    stream.gate[i].Apply(last->data(), last->stride(), samples, to.data(), to.stride());
+    last = &to;
+  }
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    WeighBySigmoid(joined.data() + sample * joined.stride(), joined_, gated.data() + sample * gated.stride());
+  }
+}
+
+void Scorer::FuseStreams(int64_t samples, float* logits, Buffers* buffers) const {
+  const Rows& fused = buffers->fused;
+  float* outputs[2] = {fused.data(), fused.data() + streams_[0].layers.back().outputs()};
+  for (int i = 0; i < 2; ++i) {
+    const Stream& stream = streams_[i];
+    if (!stream.gate.empty()) Gate(stream, samples, buffers);
+    const Rows* last = stream.gate.empty() ? &buffers->joined : &buffers->gated;
+    for (size_t layer = 0; layer + 1 < stream.layers.size(); ++layer) {
+      const Rows& hidden = buffers->hidden[layer % 2];
+      stream.layers[layer].Apply(last->data(), last->stride(), samples, hidden.data(), hidden.stride());
+      last = &hidden;
+    }
+    stream.layers.back().Apply(last->data(), last->stride(), samples, outputs[i], fused.stride());
+  }
+  fusion_[0].Apply(fused.data(), fused.stride(), samples, logits, 1);
+  const Rows& products = buffers->hidden[0];
+  for (size_t head = 0; head < heads_.size(); ++head) {
+    const int64_t inputs = heads_[head].inputs(), width = heads_[head].outputs();
+    heads_[head].Apply(outputs[0] + head * inputs, fused.stride(), samples, products.data(), products.stride());
+    for (int64_t sample = 0; sample < samples; ++sample) {
+      const float *left = products.data() + sample * products.stride(), *right = outputs[1] + head * width + sample * fused.stride();
+      float total = 0;
+      for (int64_t d = 0; d < width; ++d) total += left[d] * right[d];
+      logits[sample] += total;
+    }
   }
 }
 
@@ -307,7 +391,9 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
       x = to.data(), stride = to.stride();
     }
   }
-  if (shape_.parallel) {
+  if (!streams_.empty()) {
+    FuseStreams(samples, logits, buffers);
+  } else if (shape_.parallel) {
     const Rows& beside = buffers->beside;
     x = joined.data(), stride = joined.stride();
     through(top_, top_.size() - 1, beside.data() + joined_, beside.stride());

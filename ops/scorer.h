@@ -43,12 +43,18 @@ struct ScorerShape {
   int32_t parallel;   // 1: the top MLP reads what the cross layers read, and its last layer the output of both, the cross layers' first
   int32_t linear;     // 1: a linear part: F more features with tables of one column, looked up by the ids of the first F, and a layer [M, 1]
   int32_t scaled;     // 1: each numerical feature has a vector, which its value is multiplied by; they come before those of the features
+  // Two streams, each an MLP of the concatenation, in place of the top MLP: layers of their gates (0 for none), features that the gates read, layers
+  // of the streams (0 for no streams).
+  int32_t gate[2], gate_features[2], stream[2];
+  int32_t heads;            // kernels of the bilinear layer of both streams' outputs
+  const int32_t* gated_by;  // positions of the features that the first gate reads, then those of the second
 };
 
 class Scorer {
  public:
   // The layers are copied, the tables are not. `layers` holds those of the bottom MLP, then the cross layers, then those of the top MLP, then the layer
-  // of the linear part, then the numerical features' vectors [M, D]. `threads` is the number of threads for a call with many samples, including the
+  // of the linear part, then the numerical features' vectors [M, D], then for each stream its gate and its MLP, then the layer [d1 + d2, 1] of both
+  // streams' outputs, then the heads' kernels [d1 / heads, d2 / heads]. `threads` is the number of threads for a call with many samples, including the
   // caller's. Without a bottom MLP the concatenation begins with the numerical features, or their vectors. A pair sum is added to the logits of the
   // top MLP, which may have no layers.
   Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers, int threads);
@@ -64,21 +70,31 @@ class Scorer {
     int64_t first_id, column;  // position in a sample's ids, and in its vectors
     bool in_bottom;            // the feature takes the place of the bottom MLP's output
   };
+  // logit = bias + w [x, z] + the sum over the heads h of x_h W_h z_h, where x and z are the streams' outputs
+  struct Stream {
+    std::vector<PackedLayer> gate, layers;
+    std::vector<int32_t> features;  // that the gate reads
+  };
   struct Buffers;
 
   void ScoreSome(int64_t samples, const float* numerical, const int32_t* ids, float* logits, Buffers* buffers) const;
   void LookUp(int64_t samples, const int32_t* ids, Buffers* buffers) const;
   void AddPairSums(int64_t samples, float* logits, Buffers* buffers) const;
+  void FuseStreams(int64_t samples, float* logits, Buffers* buffers) const;
+  void Gate(const Stream& stream, int64_t samples, Buffers* buffers) const;
   void AddLinear(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const;
   int64_t BadId(int64_t samples, const int32_t* ids) const;
 
   ScorerShape shape_;
   std::vector<Feature> features_, linear_features_;
   std::vector<PackedLayer> bottom_, cross_, top_;
+  std::vector<Stream> streams_;
+  std::vector<PackedLayer> fusion_, heads_;
   std::vector<float> weights_, scaled_;  // of the numerical features: of the linear part [M], their vectors [M, D]
   float intercept_;                      // of the linear part
-  // K; columns of the vectors, before them, of the interaction's output and of the widest layer; operations a sample.
-  int64_t ids_, embedded_, before_, joined_, widest_, flops_;
+  // K; columns of the vectors, before them, of the interaction's output and of the widest layer; operations a sample; columns of the vectors that a
+  // gate reads, and of both streams' outputs.
+  int64_t ids_, embedded_, before_, joined_, widest_, flops_, context_, fused_;
   int threads_;
   std::unique_ptr<Helpers> helpers_;
 };

@@ -10,7 +10,6 @@ import numpy as np
 from model.architectures import architecture_of
 from model.embedding.table import Feature, Table
 from model.native_scorer import folded
-from model.shapes import interaction_shape
 from run.devices import physical_gpus
 from run.export_formats import WRITERS, Samples, Source
 from run.inherit import inherit
@@ -226,7 +225,7 @@ def _described(plan: Plan, folder: Path) -> ServedModel:
     dense = {name: read() for name, read in readers.items()}
     facts = features.numerical, features.numerical_dtype, plan.looked_up, plan.tables, architecture_of(config.model), dense, config.data.out_of_range
     dtype = (config.device.amp_dtype or BFLOAT16) if config.device.amp else FLOAT32
-    model = ServedModel(*facts, plan.precision, dtype, folder, parallel=interaction_shape(config.model).parallel)
+    model = ServedModel(*facts, plan.precision, dtype, folder, config.model)
     if _own_tables(config.export.formats, plan.precision):
         for table in plan.tables:
             packed.write_table(checkpoint.read_rows(f"tables/{table.name}/weights"), model.files(table), plan.precision)

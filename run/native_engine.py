@@ -6,7 +6,7 @@ from pathlib import Path
 
 from model.architectures import architecture_of
 from model.embedding.table import Feature
-from model.native_scorer import NativeScorer, Stored, StoredFeature, dense_layers, folded, native_scorer_library
+from model.native_scorer import NativeScorer, Stored, StoredFeature, folded, native_scorer_library
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config
@@ -36,7 +36,8 @@ def stored_scorer(
     architecture = architecture_of(config.model)
     names = [name.removeprefix(_DENSE) for name in checkpoint.names(_DENSE)]
     readers = folded(lambda name: checkpoint.read(f"{_DENSE}{name}"), names, config.model.batch_norm_epsilon)
-    layers = dense_layers(lambda name: readers[name]() if name in readers else checkpoint.read(f"{_DENSE}{name}"), config.model, num_numerical)
+    read, of_ids = (lambda name: readers[name]() if name in readers else checkpoint.read(f"{_DENSE}{name}")), [one.name for one in features]
+    layers = architecture.native_layers(config.model, read, of_ids, num_numerical)
     shapes = architecture.layer_shapes(config.model, num_numerical, [table.shape[1] for table in tables])
     for layer, shape in zip(layers.all, shapes, strict=True):
         if layer.kernel.shape != shape or (layer.bias is not None and layer.bias.shape != shape[1:]):

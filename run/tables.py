@@ -91,6 +91,7 @@ def tables_and_features(
     widths = _widths(config.model, categorical)
     architecture = architecture_of(config.model)
     architecture.check(config.model, len(categorical), widths, num_numerical)
+    architecture.check_features(config.model, [feature.name for feature in categorical])
     if config.model.batch_norm and not architecture.normalised(config.model, num_numerical):
         raise UserError("--batch_norm: this model has no layer with a ReLU, which it would normalise; drop the flag or give --top_mlp_dims 64,1")
     tables: dict[str, Table] = {}

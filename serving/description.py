@@ -10,8 +10,9 @@ import numpy as np
 from model.architectures.architecture import Architecture
 from model.embedding.table import Feature, Table
 from utils.checkpoint.packed import TableFiles, table_files
+from utils.config.options import ModelConfig
 
-CROSS = "cross"
+CROSS, BILINEAR = "cross", "bilinear"  # layers that are no stacks of dense layers
 NUMERICAL, CATEGORICAL, PROBABILITY = "numerical", "categorical", "probability"  # names of tensors
 CHECKPOINT = "checkpoint"  # in a version's folder for Triton's Python backend: the folder that `dlrm.load` reads
 
@@ -31,7 +32,7 @@ class ServedModel:
         precision: precision of the tables' files.
         compute_dtype: dtype of the matrix products.
         folder: folder of the tables' files, named as in `packed.table_files`.
-        parallel: the cross layers are beside the top MLP.
+        options: the options of the model's layers.
     """
 
     numerical: tuple[str, ...]
@@ -44,7 +45,7 @@ class ServedModel:
     precision: str
     compute_dtype: str
     folder: Path
-    parallel: bool = False
+    options: ModelConfig
 
     @property
     def ids(self) -> int:
@@ -66,7 +67,7 @@ class ServedModel:
     @property
     def stacks(self) -> tuple[str, ...]:
         """The names of the MLPs, in the order of their weights."""
-        return tuple(dict.fromkeys(name.split("/")[0] for name in self.dense if name.count("/") > 1 and not name.startswith(f"{CROSS}/")))
+        return tuple(dict.fromkeys(name.split("/")[0] for name in self.dense if name.count("/") > 1 and name.split("/")[0] not in (CROSS, BILINEAR)))
 
     @property
     def vectors(self) -> dict[str, np.ndarray]:
@@ -98,6 +99,10 @@ class ServedModel:
         while f"{part}/{len(found)}/kernel" in self.dense:
             found.append((self.dense[f"{part}/{len(found)}/kernel"], self.dense[f"{part}/{len(found)}/bias"]))
         return found
+
+    def heads(self) -> list[np.ndarray]:
+        """Return the kernel `[d_1 / H, d_2 / H]` of each head of the bilinear layer."""
+        return [values for name, values in self.dense.items() if name.startswith(f"{BILINEAR}/")]
 
     def crosses(self) -> list[tuple[np.ndarray | None, np.ndarray, np.ndarray]]:
         """Return V `[d, r]`, U `[r, d]` and bias `[d]` of each cross layer; of full rank None, W `[d, d]` and bias."""

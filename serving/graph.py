@@ -29,6 +29,7 @@ class Graph(tf.Module):
         self.scales = [_growing(2, tf.float32, f"scales_{place}") for place, _ in enumerate(model.tables)] if model.precision == INT8 else []
         dtype = tf.as_dtype(model.compute_dtype)
         self.cross = [[None if v is None else _weight(v, dtype, "v"), *_layer(u, bias, dtype, "u")] for v, u, bias in model.crosses()]
+        self.heads = [_weight(kernel, dtype, "head") for kernel in model.heads()]
         self.mlps = {
             part: [
                 _layer(*weights, tf.float32 if model.gives_logits(part, place) else dtype, part) for place, weights in enumerate(model.stack(part))
@@ -104,7 +105,8 @@ class _Operations:
     """Operations of an exported graph on the weights of a `Graph`; see `model.architectures.architecture.Operations`."""
 
     def __init__(self, graph: Graph, numerical: tf.Tensor | None, vectors: Sequence[tf.Tensor]):
-        self._graph, self.numerical, self.vectors, self.parallel = graph, numerical, vectors, graph.facts.parallel
+        self._graph, self.numerical, self.vectors = graph, numerical, vectors
+        self.options, self.names = graph.facts.options, [feature.name for feature in graph.facts.features]
         self._dtype = tf.as_dtype(graph.facts.compute_dtype)
 
     def mlp(self, name: str, inputs: tf.Tensor, beside: tf.Tensor | None = None) -> tf.Tensor:
@@ -138,6 +140,15 @@ class _Operations:
     def pair_sum(self, vectors: Sequence[tf.Tensor]) -> tf.Tensor:
         wide = [tf.cast(vector, tf.float32) for vector in vectors]
         return 0.5 * tf.reduce_sum(tf.square(tf.add_n(wide)) - tf.add_n([tf.square(vector) for vector in wide]), axis=1, keepdims=True)
+
+    def gated(self, inputs: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        return tf.cast(inputs, tf.float32) * (2.0 * tf.sigmoid(logits))
+
+    def bilinear(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+        heads = self._graph.heads
+        pieces = zip(tf.split(left, len(heads), axis=1), tf.split(right, len(heads), axis=1), heads, strict=True)
+        products = [tf.matmul(tf.cast(x, w.dtype), w) * tf.cast(z, w.dtype) for x, z, w in pieces]
+        return tf.reduce_sum(tf.cast(tf.concat(products, axis=1), tf.float32), axis=1, keepdims=True)
 
     def concatenated(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.concat(self._cast(parts), axis=1)

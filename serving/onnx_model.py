@@ -63,7 +63,8 @@ class _Graph:
     """
 
     def __init__(self, model: ServedModel, folder: Path):
-        self._model, self._folder, self.parallel = model, folder, model.parallel
+        self._model, self._folder, self.options = model, folder, model.options
+        self.names = [feature.name for feature in model.features]
         self._nodes: list = []
         self._weights: list = []
 
@@ -169,6 +170,20 @@ class _Graph:
         total, squares = self.summed(vectors), self.summed([self._add("Mul", vector, vector) for vector in vectors])
         twice = self._add("ReduceSum", self._add("Sub", self._add("Mul", total, total), squares), self._constant([1]), keepdims=1)
         return self._add("Mul", twice, self._constant(np.float32(0.5)))
+
+    def gated(self, inputs: str, logits: str) -> str:
+        return self._add("Mul", inputs, self._add("Mul", self._add("Sigmoid", logits), self._constant(np.float32(2))))
+
+    def bilinear(self, left: str, right: str) -> str:
+        return self.summed([self._head(place, kernel, left, right) for place, kernel in enumerate(self._model.heads())])
+
+    def _head(self, place: int, kernel: np.ndarray, left: str, right: str) -> str:
+        pieces = []
+        for values, width in zip((left, right), kernel.shape, strict=True):
+            bounds = (self._constant([place * width]), self._constant([(place + 1) * width]), self._constant([1]))
+            pieces.append(self._add("Slice", values, *bounds))
+        products = self._add("Mul", self._add("MatMul", pieces[0], self._weight(kernel)), pieces[1])
+        return self._add("ReduceSum", products, self._constant([1]), keepdims=1)
 
     def concatenated(self, parts: Sequence[str]) -> str:
         return self._add("Concat", *parts, axis=1)

@@ -4,7 +4,7 @@ import numpy as np
 
 from model.architectures import architecture_of
 from model.embedding.shard import LocalShard
-from model.native_scorer import NativeScorer, StoredFeature, dense_layers, folded, native_scorer_library
+from model.native_scorer import NativeScorer, StoredFeature, folded, native_scorer_library
 from model.sharded_model import ShardedModel
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator
@@ -29,14 +29,15 @@ class NativeEvaluator(Evaluator):
         super().__init__(model)
         weights = model.dense_weights() | model.statistics()
         readers = folded(lambda name: weights[name].numpy(), weights, config.batch_norm_epsilon)
-        layers = dense_layers(lambda name: readers[name](), config, num_numerical)
         tables = {local.shard.table: _Table(local) for local in model.embedding.shards}
         placement, library = model.embedding.placement, native_scorer_library()
         if library is None or len(tables) < len(model.embedding.shards):
             raise ValueError("NativeEvaluator: expected the scorer's library and whole tables")
+        architecture, names = architecture_of(config), model.embedding.names
+        layers = architecture.native_layers(config, lambda name: readers[name](), names, num_numerical)
         kinds = zip(placement.features, placement.table_of, strict=True)
         features = [StoredFeature(one.name, tables[table], one.hotness, one.pooling) for one, table in kinds]
-        self._scorer = NativeScorer(library, num_numerical, features, layers, architecture_of(config).native_shape(config))
+        self._scorer = NativeScorer(library, num_numerical, features, layers, architecture.native_shape(config))
 
     def logits(self, batch: TensorBatch) -> np.ndarray:
         """Return the logits `[b]` of a batch, see `Evaluator.logits`."""

@@ -14,6 +14,7 @@ from utils.config.options import ModelConfig
 if TYPE_CHECKING:
     from model.layers.mlp import Norm
     from model.native import NativeOperations
+    from model.scored_layers import DenseLayers, Read
     from model.sharded_model import ShardedModel
 
 # Meanings of the elements along a dense weight's axis: the numerical features, the bottom MLP's output, the columns of the features' vectors, the dot
@@ -85,12 +86,14 @@ class Operations(Protocol[T]):
     Attributes:
         numerical: `[B, M]` float32, rounded as in the dataset; None where M is 0.
         vectors: the pooled vectors of each feature, `[B, D_f]`.
-        parallel: the model's cross layers are beside the top MLP.
+        names: the features' names.
+        options: the options of the model's layers.
     """
 
     numerical: T | None
     vectors: Sequence[T]
-    parallel: bool
+    names: Sequence[str]
+    options: ModelConfig
 
     def mlp(self, name: str, inputs: T, beside: T | None = None) -> T:
         """Apply the MLP of this name, with a ReLU after every layer except the one that gives logits; the last layer reads `beside`, too, first."""
@@ -112,6 +115,12 @@ class Operations(Protocol[T]):
 
     def pair_sum(self, vectors: Sequence[T]) -> T:
         """Return the sum of the dot products of all pairs of vectors `[B, D]`: `[B, 1]` float32."""
+
+    def gated(self, inputs: T, logits: T) -> T:
+        """Weigh each column by twice the sigmoid of its logit: `[B, C]`, `[B, C]` -> `[B, C]` float32."""
+
+    def bilinear(self, left: T, right: T) -> T:
+        """Apply the bilinear layer to `[B, d_1]` and `[B, d_2]`: `[B, 1]` float32."""
 
     def concatenated(self, parts: Sequence[T]) -> T:
         """Concatenate the columns."""
@@ -178,6 +187,9 @@ class Architecture(ABC):
     def check(self, config: ModelConfig, num_categorical: int, widths: Sequence[int], num_numerical: int) -> None:  # noqa: B027 - most check nothing
         """Raise UserError where the model does not support these numbers and widths of features."""
 
+    def check_features(self, config: ModelConfig, features: Sequence[str]) -> None:  # noqa: B027 - most check nothing
+        """Raise UserError where an option names a categorical feature that the dataset lacks."""
+
     def looked_up(
         self, config: ModelConfig, tables: tuple[Table, ...], features: tuple[Feature, ...]
     ) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
@@ -196,6 +208,10 @@ class Architecture(ABC):
     def native_shape(self, config: ModelConfig) -> InteractionShape | None:
         """Return the interaction for the C++ scorer; None where the scorer does not support the model."""
         return None
+
+    def native_layers(self, config: ModelConfig, read: "Read", features: Sequence[str], num_numerical: int) -> "DenseLayers":
+        """Return the dense layers for the C++ scorer, given a reader of dense weights, the names of the looked-up features, and M."""
+        raise NotImplementedError
 
     def reads(self, weight: str, model: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         """Return the axes of a dense weight that run over features, and the blocks along them in order; None for other weights.

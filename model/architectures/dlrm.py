@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from model.architectures.architecture import BOTTOM, NUMERICALS, PAIRS, REST, VECTORS, Architecture, Layers, Operations, T
 from model.architectures.linear import LINEAR, linear_terms, with_linear
 from model.embedding.table import WIDE, ZEROS, Feature, Table
+from model.scored_layers import DenseLayers, Read, cross_layers, linear_layer, mlp_layers
 from model.shapes import InteractionShape, dense_elements, interaction_shape, layer_shapes
 from utils.config.options import CROSS, DOT, PARALLEL, ModelConfig
 from utils.errors import UserError
@@ -84,7 +85,7 @@ class DlrmArchitecture(Architecture):
             joined = operations.concatenated([*bottom, products]) if bottom else products
         else:
             joined = operations.concatenated(parts)
-            if operations.parallel:
+            if interaction_shape(operations.options).parallel:
                 return operations.mlp(TOP_MLP, joined, operations.cross(joined))
             joined = operations.cross(joined)
         return operations.mlp(TOP_MLP, joined)
@@ -110,6 +111,13 @@ class DlrmArchitecture(Architecture):
     def native_shape(self, config: ModelConfig) -> InteractionShape:
         """See `Architecture.native_shape`."""
         return interaction_shape(config)
+
+    def native_layers(self, config: ModelConfig, read: Read, features: Sequence[str], num_numerical: int) -> DenseLayers:
+        """See `Architecture.native_layers`."""
+        bottom = mlp_layers(read, BOTTOM_MLP, len(config.bottom_mlp_dims), relu_at_end=True) if num_numerical else []
+        crosses = cross_layers(read, config.num_cross_layers, not config.cross_layer_projection_dim) if self.interaction == CROSS else []
+        linear = linear_layer(read, WIDE, num_numerical, intercept=False) if self.linear else None
+        return DenseLayers(bottom, crosses, mlp_layers(read, TOP_MLP, len(config.top_mlp_dims)), linear)
 
     def reads(self, weight: str, model: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         """See `Architecture.reads`."""

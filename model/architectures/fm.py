@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from model.architectures.architecture import NUMERICALS, SCALED, VECTORS, Architecture, Layers, Operations, T
 from model.architectures.linear import LINEAR, linear_terms, with_linear
 from model.embedding.table import WIDE, ZEROS, Feature, Table
+from model.scored_layers import DenseLayers, Read, linear_layer, mlp_layers
 from model.shapes import InteractionShape, interaction_shape
 from utils.config.options import FM, NORMAL, ModelConfig
 from utils.config.options import ZEROS as ZERO_BIAS
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
 TOP_MLP, VECTORS_OF_NUMERICALS = "top_mlp", "numerical_vectors"
 _START = 0.01  # standard deviation of the numerical features' vectors, where the tables' is not given
+
+
+def start_of_vectors(config: ModelConfig) -> float:
+    """Return the standard deviation of the initial vectors of numerical features."""
+    scale = config.embedding_initializer_scale if config.embedding_initializer == NORMAL else None
+    return scale or _START
 
 
 class FmArchitecture(Architecture):
@@ -38,9 +45,8 @@ class FmArchitecture(Architecture):
         seed, policy, native, norm = layers.seed, layers.policy, layers.native, layers.norm
         start = GLOROT_NORMAL._replace(bias=zero_bias) if config.bias_initializer == ZERO_BIAS else GLOROT_NORMAL
         layer = Mlp((1,), None, seed, WIDE, policy, native, ZERO_START) if num_numerical else Intercept(WIDE, native)
-        scale = config.embedding_initializer_scale if config.embedding_initializer == NORMAL else None
         dim = embedding.widths[0]
-        vectors = ScaledVectors(dim, scale or _START, seed, VECTORS_OF_NUMERICALS, native) if num_numerical else None
+        vectors = ScaledVectors(dim, start_of_vectors(config), seed, VECTORS_OF_NUMERICALS, native) if num_numerical else None
         mlp = Mlp(config.top_mlp_dims, None, seed, TOP_MLP, policy, native, start, norm) if self._is_deep(config) else None
         return FactorisationMachine(embedding, LinearPart(layer), vectors, mlp)
 
@@ -80,6 +86,12 @@ class FmArchitecture(Architecture):
     def native_shape(self, config: ModelConfig) -> InteractionShape:
         """See `Architecture.native_shape`."""
         return interaction_shape(config)
+
+    def native_layers(self, config: ModelConfig, read: Read, features: Sequence[str], num_numerical: int) -> DenseLayers:
+        """See `Architecture.native_layers`."""
+        top = mlp_layers(read, TOP_MLP, len(config.top_mlp_dims)) if self._is_deep(config) else []
+        scaled = read(f"{VECTORS_OF_NUMERICALS}/kernel") if num_numerical else None
+        return DenseLayers(top=top, linear=linear_layer(read, WIDE, num_numerical, intercept=True), scaled=scaled)
 
     def reads(self, weight: str, model: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         """See `Architecture.reads`."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from model.architectures.architecture import NUMERICALS, VECTORS, Architecture, Layers, LogForm, Operations, T
 from model.architectures.linear import LINEAR, linear_terms, with_linear
 from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, UNIFORM, WIDE, ZEROS, Feature, Table
+from model.scored_layers import DenseLayers, Read, linear_layer, mlp_layers
 from model.shapes import InteractionShape, interaction_shape
 from utils.config.options import OF_FEATURE, SUM, WIDE_AND_DEEP, ModelConfig
 
@@ -95,6 +96,11 @@ class WideAndDeepArchitecture(Architecture):
     def native_shape(self, config: ModelConfig) -> InteractionShape:
         """See `Architecture.native_shape`."""
         return interaction_shape(config)
+
+    def native_layers(self, config: ModelConfig, read: Read, features: Sequence[str], num_numerical: int) -> DenseLayers:
+        """See `Architecture.native_layers`."""
+        linear = linear_layer(read, WIDE, num_numerical, intercept=False)
+        return DenseLayers(top=mlp_layers(read, DEEP, len(config.top_mlp_dims)), linear=linear)
 
     def reads(self, weight: str, model: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         """See `Architecture.reads`."""

@@ -55,6 +55,7 @@ class Mlp(keras.layers.Layer):
 
     Attributes:
         beside: number of columns that the last layer reads before the hidden layers' output, see `forward`; set it before `build`.
+        all_hidden: whether the last layer is a hidden layer, too, which dropout follows; set it before `forward`.
 
     Raises:
         ValueError: `units` is empty or holds a width below 1.
@@ -74,7 +75,7 @@ class Mlp(keras.layers.Layer):
         super().__init__(name=name, dtype=dtype)
         if not units or min(units) < 1:
             raise ValueError(f"units: expected one or more positive layer widths, received {list(units)}")
-        self._native, self.beside = native, 0
+        self._native, self.beside, self.all_hidden = native, 0, False
         self.stack: list[keras.layers.Dense] = []  # they hold variables and dtypes only; `forward` computes
         self.norms: list[keras.layers.BatchNormalization | None] = []  # of each layer
         for i, width in enumerate(units):
@@ -147,7 +148,7 @@ class Mlp(keras.layers.Layer):
         for i, (layer, values) in enumerate(zip(self.stack, weights, strict=True)):
             if beside is not None and layer is self.stack[-1]:
                 inputs = tf.concat([beside, tf.cast(inputs, beside.dtype)], axis=1)
-            dropped, name = drop is not None and i < len(self.stack) - 1, f"{self.name}/{i}"
+            dropped, name = drop is not None and (self.all_hidden or i < len(self.stack) - 1), f"{self.name}/{i}"
             mask = drop.mask(name) if dropped and self._native is not None else None
             inputs = tf.cast(inputs, values.kernel.dtype)
             if values.gamma is None:

@@ -10,7 +10,8 @@ import threading
 import numpy as np
 import pytest
 
-from model.native_scorer import DenseLayer, DenseLayers, NativeScorer, StoredFeature, native_scorer_library
+from model.native_scorer import NativeScorer, StoredFeature, native_scorer_library
+from model.scored_layers import DenseLayer, DenseLayers
 from model.shapes import InteractionShape, layer_shapes
 from utils.checkpoint.chunks import Chunks
 from utils.checkpoint.packed import pack, unpack
