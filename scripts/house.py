@@ -15,7 +15,7 @@ MAX_FILE, MAX_CLASS, MAX_PARAMETERS = 400, 150, 8  # lines, lines, parameters wi
 CRUMB = 60  # lines; a smaller file that only one other file uses may belong in that file
 DOCUMENT = "docs/architecture.md"
 LONGEST, MAX_ROAD = {"a flag": 9, "a request": 8}, 38  # maximum files of these journeys; of any other journey
-ENTRY = ("dlrm", "dcnv2", "fm", "deepfm", "wide_and_deep", "main")
+ENTRY = ("dlrm", "dcnv2", "fm", "deepfm", "finalmlp", "wide_and_deep", "main")
 _DATA = (
     "dataloading.criteo_rows",
     "dataloading.csv_files",
@@ -60,6 +60,7 @@ MAY_IMPORT = {
     "dcnv2": {"dlrm", "utils"},
     "fm": {"dlrm", "utils"},
     "deepfm": {"dlrm", "utils"},
+    "finalmlp": {"dlrm", "utils"},
     "wide_and_deep": {"dlrm", "utils"},
     "main": {"wide_and_deep", "utils"},
     "utils": {"utils"},

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-ENTRY = ("dcnv2.py", "deepfm.py", "dlrm.py", "fm.py", "main.py", "wide_and_deep.py")
+ENTRY = ("dcnv2.py", "deepfm.py", "dlrm.py", "finalmlp.py", "fm.py", "main.py", "wide_and_deep.py")
 ROOMS = ("dataloading", "deployment", "model", "ops", "preproc", "report", "run", "served", "serving", "training", "utils")
 _SOURCES = (".py", ".json", ".cc", ".h")  # without compiled files, which may differ by host
 _BUILD = os.path.join("ops", "build")

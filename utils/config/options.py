@@ -10,8 +10,8 @@ from utils.config.option import FROM_0, FROM_1, INHERIT, MODEL, MUST_EQUAL, Boun
 from utils.config.per_feature import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, EXPLAIN, PLAN, EXPORT = "train", "eval", "inference", "predict", "explain", "plan", "export"
-DOT, CROSS, CAT, FM, WIDE_AND_DEEP = "dot", "cross", "cat", "fm", "wide_and_deep"
-INTERACTIONS = [DOT, CROSS, CAT, FM, WIDE_AND_DEEP]  # a list: `model.architectures.register` appends to it
+DOT, CROSS, CAT, FM, FINALMLP, WIDE_AND_DEEP = "dot", "cross", "cat", "fm", "finalmlp", "wide_and_deep"
+INTERACTIONS = [DOT, CROSS, CAT, FM, FINALMLP, WIDE_AND_DEEP]  # a list: `model.architectures.register` appends to it
 SUM, OF_FEATURE = "sum", "feature"
 STACKED, PARALLEL, CROSSNET = "stacked", "parallel", "crossnet"
 UNIFORM, NORMAL, ZEROS = "uniform", "normal", "zeros"
@@ -24,6 +24,8 @@ TOP_MLP_DIMS = (1024, 1024, 512, 256, 1)
 _WIDTH_OR_FULL = Bounds("at least 1, or 0 for full rank", 0, MAX_SIZE)
 SIZE = Bounds(f"at least 1 and at most {MAX_SIZE}", 1, MAX_SIZE)
 _MAX_THRESHOLDS = 2**24  # float32 cannot represent more evenly spaced thresholds between 0 and 1
+_OF_STREAMS = "--interaction finalmlp"
+_STREAMS: Facts = {"resume": MODEL, "needs": "interaction finalmlp"}
 
 
 @dataclass(frozen=True)
@@ -41,15 +43,21 @@ class ModelConfig:
         None,
         "layer widths of the bottom MLP; for --interaction dot the last must equal --embedding_dim; the default is 512,256,D",
         resume=MODEL,
-        not_with=("interaction wide_and_deep", "interaction fm"),
+        not_with=("interaction wide_and_deep", "interaction fm", "interaction finalmlp"),
         pytorch=("bottom_mlp_sizes",),
     )
-    top_mlp_dims: tuple[int, ...] = option(TOP_MLP_DIMS, "layer widths of the top MLP; the last must be 1", resume=MODEL, pytorch=("top_mlp_sizes",))
+    top_mlp_dims: tuple[int, ...] = option(
+        TOP_MLP_DIMS,
+        "layer widths of the top MLP; the last must be 1",
+        resume=MODEL,
+        not_with=("interaction finalmlp",),
+        pytorch=("top_mlp_sizes",),
+    )
     interaction: str = option(
         DOT,
         "combination of the bottom MLP's output and the embeddings: dot: dot products of all pairs (DLRM); cross: low-rank cross layers (DCN V2); "
         "cat: concatenation only; fm: no bottom MLP, products of all pairs and a linear part beside the top MLP (DeepFM; without hidden layers, by "
-        "--top_mlp_dims 1, FM); wide_and_deep: no bottom MLP, and a linear part beside the top MLP (see wide_and_deep.py)",
+        "--top_mlp_dims 1, FM); finalmlp: two MLPs of the vectors side by side and a bilinear layer (FinalMLP); wide_and_deep: no bottom MLP, and a linear part beside the top MLP (see wide_and_deep.py)",
         choices=INTERACTIONS,
         resume=MODEL,
     )
@@ -58,7 +66,7 @@ class ModelConfig:
         "add a linear part to the logit, with a weight of each id and of each numerical feature; --interaction fm and wide_and_deep always have one",
         resume=MODEL,
         unrecorded=False,
-        not_with=("interaction wide_and_deep", "interaction fm"),
+        not_with=("interaction wide_and_deep", "interaction fm", "interaction finalmlp"),
     )
     num_cross_layers: int = option(3, "layers of --interaction cross", resume=MODEL, needs="interaction cross", bounds=_WIDTH)
     cross_layer_projection_dim: int = option(
@@ -73,6 +81,14 @@ class ModelConfig:
         unrecorded=STACKED,
         needs="interaction cross",
     )
+    stream1_dims: tuple[int, ...] = option((400,), f"layer widths of the first MLP of {_OF_STREAMS}", unrecorded=(400,), **_STREAMS)
+    stream2_dims: tuple[int, ...] = option((400,), f"layer widths of the second MLP of {_OF_STREAMS}", unrecorded=(400,), **_STREAMS)
+    gate1_features: tuple[str, ...] = option(
+        (), f"categorical features whose vectors gate the first MLP of {_OF_STREAMS}; none for no gate", unrecorded=(), **_STREAMS
+    )
+    gate2_features: tuple[str, ...] = option((), "the same for the second MLP", unrecorded=(), **_STREAMS)
+    gate_dims: tuple[int, ...] = option((400,), f"widths of the hidden layers of the gates of {_OF_STREAMS}", unrecorded=(400,), **_STREAMS)
+    num_heads: int = option(1, f"heads of the bilinear layer of {_OF_STREAMS}", unrecorded=1, bounds=_WIDTH, **_STREAMS)
     wide_pooling: str = option(
         SUM,
         "pooling of a list's rows in the linear part of --interaction wide_and_deep: sum, as published; feature: the feature's pooling in the deep "
@@ -125,33 +141,44 @@ class ModelConfig:
 
     def __post_init__(self):
         check_options(self)
-        dims = self.embedding_dim if isinstance(self.embedding_dim, tuple) else (self.embedding_dim,)
-        check(len(dims) > 0 and min(dims) >= 1, "embedding_dim", ",".join(map(str, dims)), "at least 1 column")
-        if self.bottom_mlp_dims is None:
-            object.__setattr__(self, "bottom_mlp_dims", (512, 256, max(dims)))
-        for name in ("bottom_mlp_dims", "top_mlp_dims"):
-            layers = getattr(self, name)
-            sound = len(layers) > 0 and min(layers) >= 1 and max(layers) <= MAX_SIZE
-            check(sound, name, ",".join(map(str, layers)), "one or more positive layer widths")
-        if self.interaction in (DOT, FM) and len(set(dims)) > 1:
-            raise ValueError(
-                f"--embedding_dim {','.join(map(str, dims))}: --interaction {self.interaction} takes tables of one width; --interaction cross or cat "
-                "takes any"
-            )
-        if self.interaction == DOT and self.bottom_mlp_dims[-1] != dims[0]:
-            raise ValueError(
-                f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {dims[0]}, "
-                "because the dot interaction takes products of both"
-            )
-        structure = self.structure if self.interaction == CROSS else STACKED
-        if structure == CROSSNET and self.top_mlp_dims == TOP_MLP_DIMS:
-            object.__setattr__(self, "top_mlp_dims", (1,))
-        layers = ",".join(map(str, self.top_mlp_dims))
-        if structure == CROSSNET and len(self.top_mlp_dims) > 1:
-            raise ValueError(f"--top_mlp_dims {layers}: --structure crossnet has no hidden layers; drop the flag, or take stacked or parallel")
-        if structure == PARALLEL and len(self.top_mlp_dims) == 1:
-            raise ValueError(f"--top_mlp_dims {layers}: --structure parallel needs hidden layers, 400,400,1 for instance; without any take crossnet")
-        check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit per sample")
+        _check_model(self)
+
+
+def _check_model(model: ModelConfig) -> None:
+    """Raise ValueError where options of a model exclude each other; give the bottom MLP and crossnet's top MLP their default widths."""
+    dims = model.embedding_dim if isinstance(model.embedding_dim, tuple) else (model.embedding_dim,)
+    check(len(dims) > 0 and min(dims) >= 1, "embedding_dim", ",".join(map(str, dims)), "at least 1 column")
+    if model.bottom_mlp_dims is None:
+        object.__setattr__(model, "bottom_mlp_dims", (512, 256, max(dims)))
+    for name in ("bottom_mlp_dims", "top_mlp_dims", "stream1_dims", "stream2_dims", "gate_dims"):
+        layers = getattr(model, name)
+        sound = len(layers) > 0 and min(layers) >= 1 and max(layers) <= MAX_SIZE
+        check(sound, name, ",".join(map(str, layers)), "one or more positive layer widths")
+    for name in ("stream1_dims", "stream2_dims"):
+        layers, heads = getattr(model, name), model.num_heads
+        check(layers[-1] % heads == 0, name, ",".join(map(str, layers)), f"a last width that --num_heads {heads} divides")
+    for name in ("gate1_features", "gate2_features"):
+        features = getattr(model, name)
+        check(len(set(features)) == len(features) and all(features), name, ",".join(features), "different names, separated by commas")
+    if model.interaction in (DOT, FM, FINALMLP) and len(set(dims)) > 1:
+        raise ValueError(
+            f"--embedding_dim {','.join(map(str, dims))}: --interaction {model.interaction} takes tables of one width; --interaction cross or cat "
+            "takes any"
+        )
+    if model.interaction == DOT and model.bottom_mlp_dims[-1] != dims[0]:
+        raise ValueError(
+            f"--bottom_mlp_dims {','.join(map(str, model.bottom_mlp_dims))}: the last width must be --embedding_dim {dims[0]}, "
+            "because the dot interaction takes products of both"
+        )
+    structure = model.structure if model.interaction == CROSS else STACKED
+    if structure == CROSSNET and model.top_mlp_dims == TOP_MLP_DIMS:
+        object.__setattr__(model, "top_mlp_dims", (1,))
+    layers = ",".join(map(str, model.top_mlp_dims))
+    if structure == CROSSNET and len(model.top_mlp_dims) > 1:
+        raise ValueError(f"--top_mlp_dims {layers}: --structure crossnet has no hidden layers; drop the flag, or take stacked or parallel")
+    if structure == PARALLEL and len(model.top_mlp_dims) == 1:
+        raise ValueError(f"--top_mlp_dims {layers}: --structure parallel needs hidden layers, 400,400,1 for instance; without any take crossnet")
+    check(model.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, model.top_mlp_dims)), "1 as the last width: one logit per sample")
 
 
 _INHERITED: Facts = {"modes": (TRAIN,), "resume": INHERIT}

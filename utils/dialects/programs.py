@@ -19,6 +19,7 @@ class Program(NamedTuple):
 _DCNV2 = {"interaction": "cross", "optimizer": "adam", "learning_rate": 0.0001, "warmup_steps": 100}
 _FM = {"interaction": "fm", "optimizer": "adam", "learning_rate": 0.001, "warmup_steps": 100, "top_mlp_dims": (1,)}
 _FM |= {"embedding_initializer": "normal", "embedding_initializer_scale": 0.01}
+_FINALMLP = {key: value for key, value in _FM.items() if key != "top_mlp_dims"} | {"interaction": "finalmlp", "num_heads": 10}
 _DEEPFM = _FM | {"top_mlp_dims": (400, 400, 400, 1)}
 _WIDE_AND_DEEP = Program(wide_and_deep_flags.DEFAULTS, wide_and_deep_flags.translated)
 PROGRAMS: Mapping[str, Program] = MappingProxyType(
@@ -27,6 +28,7 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
         "dcnv2.py": Program(MappingProxyType(_DCNV2)),
         "fm.py": Program(MappingProxyType(_FM)),
         "deepfm.py": Program(MappingProxyType(_DEEPFM)),
+        "finalmlp.py": Program(MappingProxyType(_FINALMLP)),
         "wide_and_deep.py": _WIDE_AND_DEEP,
         "main.py": _WIDE_AND_DEEP,
     }
