@@ -39,8 +39,8 @@ class Fusion(NamedTuple):
 class FinalMlp(ShardedModel):
     """FinalMLP (Mao et al., arXiv:2304.00902): two streams, each gated by some features, and a multi-head bilinear fusion.
 
-    Every feature has a vector of D columns; those of a numerical feature are multiplied by its value. With e all vectors side by side and c_s those of
-    the features of gate s: o_s = MLP_s(2 sigmoid(gate_s(c_s)) * e), logit = b + w [o_1, o_2] + sum over the heads of o_1h W_h o_2h.
+    Every feature has a vector of D columns; those of a numerical feature are multiplied by its value. With e all vectors side by side and c_s those
+    of the features of gate s: o_s = MLP_s(2 sigmoid(gate_s(c_s)) * e), logit = b + w [o_1, o_2] + sum over the heads of o_1h W_h o_2h.
     A gate reads the vectors that the streams read, as in the paper's text; its authors' code gives gates tables of their own.
 
     Args:

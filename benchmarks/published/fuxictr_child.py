@@ -21,7 +21,7 @@ import numpy as np
 import polars
 import torch
 from fuxictr.features import FeatureMap
-from fuxictr.pytorch.layers import CrossNetV2, FeatureEmbedding, LogisticRegression, MLP_Block
+from fuxictr.pytorch.layers import CrossNetV2, FactorizationMachine, FeatureEmbedding, LogisticRegression, MLP_Block
 from fuxictr.pytorch.models import BaseModel
 from fuxictr.pytorch.torch_utils import seed_everything
 from torch import nn
@@ -52,8 +52,14 @@ class Network(BaseModel):
         hidden, width = settings["hidden_units"], settings["embedding_dim"] * feature_map.num_fields
         self.kind, self.epochs, self.begun = kind, [], time.perf_counter()
         self.embedding_layer = FeatureEmbedding(feature_map, settings["embedding_dim"])
-        outputs = None if kind == "dcnv2" else 1
-        self.mlp = MLP_Block(width, list(hidden), output_dim=outputs, dropout_rates=settings["dropout"], batch_norm=settings["batch_norm"])
+        facts = {"dropout_rates": settings["dropout"], "batch_norm": settings["batch_norm"]}
+        if kind == "finalmlp":
+            self.streams = nn.ModuleList([Stream(feature_map, settings, place, width) for place in range(2)])
+            self.fusion = Fusion([stream[-1] for stream in hidden], settings["heads"])
+        elif kind != "fm":
+            self.mlp = MLP_Block(width, list(hidden), output_dim=None if kind == "dcnv2" else 1, **facts)
+        if kind in ("fm", "deepfm"):
+            self.fm = FactorizationMachine(feature_map)
         if kind == "dcnv2":
             self.cross = CrossNetV2(width, settings["cross_layers"])
             self.last = nn.Linear(width + hidden[-1], 1)
@@ -65,8 +71,13 @@ class Network(BaseModel):
     def forward(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the probabilities of a batch."""
         features = self.get_inputs(inputs)
-        vectors = self.embedding_layer(features, flatten_emb=True)
-        logits = self.mlp(vectors)
+        fields = self.embedding_layer(features)
+        vectors = fields.flatten(start_dim=1)
+        if self.kind == "finalmlp":
+            return {"y_pred": self.output_activation(self.fusion(*(stream(features, vectors) for stream in self.streams)))}
+        logits = 0 if self.kind == "fm" else self.mlp(vectors)
+        if self.kind in ("fm", "deepfm"):
+            logits = logits + self.fm(features, fields)
         if self.kind == "dcnv2":
             logits = self.last(torch.cat([self.cross(vectors), logits], dim=-1))
         if self.kind == "wide_and_deep":
@@ -77,6 +88,52 @@ class Network(BaseModel):
         """Save the weights, reduce the learning rate or stop, as FuxiCTR decides; then record the epoch."""
         super().checkpoint_and_earlystop(logs, min_delta)
         self.epochs.append({"auc": logs["AUC"], "seconds": time.perf_counter() - self.begun})
+
+
+class Stream(nn.Module):
+    """A stream of FinalMLP: an MLP of all vectors, weighed by a gate, which reads tables of its own, as in the authors' code.
+
+    Args:
+        feature_map: FuxiCTR's description of the columns.
+        settings: FinalMLP's in `PEER`.
+        place: 0 or 1, the stream.
+        width: columns of all vectors.
+    """
+
+    def __init__(self, feature_map: FeatureMap, settings: dict[str, Any], place: int, width: int):
+        super().__init__()
+        dim, names = settings["embedding_dim"], settings["gated_by"][place]
+        self.context = FeatureEmbedding(feature_map, dim, required_feature_columns=names)
+        gate = {"hidden_activations": "ReLU", "output_activation": "Sigmoid", "batch_norm": False}
+        self.gate = MLP_Block(dim * len(names), hidden_units=settings["gate_units"], output_dim=width, **gate)
+        facts = {"dropout_rates": settings["dropout"], "batch_norm": settings["batch_norm"]}
+        self.mlp = MLP_Block(width, hidden_units=settings["hidden_units"][place], hidden_activations="ReLU", output_dim=None, **facts)
+
+    def forward(self, features: dict[str, torch.Tensor], vectors: torch.Tensor) -> torch.Tensor:
+        """Return the stream's output."""
+        return self.mlp(vectors * self.gate(self.context(features).flatten(start_dim=1)) * 2)
+
+
+class Fusion(nn.Module):
+    """FinalMLP's fusion of two vectors: two linear layers of one unit, and the products of all pairs of elements in each head.
+
+    Args:
+        widths: of the vectors.
+        heads: pieces that each vector is cut into.
+    """
+
+    def __init__(self, widths: list[int], heads: int):
+        super().__init__()
+        self.linear = nn.ModuleList([nn.Linear(width, 1) for width in widths])
+        self.pieces = [(heads, width // heads) for width in widths]
+        products = heads * self.pieces[0][1] * self.pieces[1][1]
+        self.kernels = nn.Parameter(torch.randn(heads, self.pieces[0][1], self.pieces[1][1]) * math.sqrt(2 / (products + 1)))
+
+    def forward(self, *vectors: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        left, right = (vector.unflatten(1, pieces) for vector, pieces in zip(vectors, self.pieces, strict=True))
+        linear = sum(layer(vector) for layer, vector in zip(self.linear, vectors, strict=True))
+        return linear + torch.einsum("bhi,hij,bhj->b", left, self.kernels, right).unsqueeze(1)
 
 
 class Batches:

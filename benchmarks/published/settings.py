@@ -6,7 +6,7 @@
 
 from typing import Any
 
-MODELS = ("dcnv2", "dlrm", "wide_and_deep")
+MODELS = ("fm", "wide_and_deep", "deepfm", "dlrm", "dcnv2", "finalmlp")
 OURS, PEER_NAME, REGRESSION, TREES = "ours", "peer", "logistic_regression", "lightgbm"
 CONTENDERS = (OURS, PEER_NAME, REGRESSION, TREES)
 SHOWN = {OURS: "this project", PEER_NAME: "FuxiCTR 2.3.10", REGRESSION: "logistic regression", TREES: "LightGBM 4.7.0"}
@@ -16,6 +16,9 @@ PUBLISHED = {
     "dcnv2": "0.98382 (mean of 5), 0.98448 (best)",
     "dlrm": "0.98400 (one run)",
     "wide_and_deep": "0.98307 (mean of 5), 0.98412 (best)",
+    "fm": "0.96711 (one run)",
+    "deepfm": "0.98395 (mean of 5)",
+    "finalmlp": "0.98607 (one run)",
     REGRESSION: "0.9356",
 }
 # rows of each split: as published; with the negatives of `train` drawn again
@@ -27,6 +30,18 @@ PEER: dict[str, dict[str, Any]] = {
     "dcnv2": {"regularizer": 0.05, "dropout": 0.4, "cross_layers": 4, **_MLP, **_TRAINING},
     "dlrm": {"regularizer": 0.1, "dropout": 0.4, **_MLP, **_TRAINING},
     "wide_and_deep": {"regularizer": 0.1, "dropout": 0.6, **_MLP, **_TRAINING},
+    "fm": {"regularizer": 5e-6, "dropout": 0.0, **_MLP, **_TRAINING, "hidden_units": []},
+    "deepfm": {"regularizer": 0.05, "dropout": 0.2, **_MLP, **_TRAINING},
+    "finalmlp": {
+        "regularizer": 0.05,
+        "dropout": 0.4,
+        **_MLP,
+        **_TRAINING,
+        "hidden_units": [[400], [100]],
+        "gate_units": [400],
+        "gated_by": [["user"], ["item"]],
+        "heads": 5,
+    },
 }
 # scikit-learn's C, a larger C is a weaker penalty; the best on the valid split is tested
 PENALTIES: dict[str, Any] = {"penalties": [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]}

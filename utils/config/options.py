@@ -57,7 +57,8 @@ class ModelConfig:
         DOT,
         "combination of the bottom MLP's output and the embeddings: dot: dot products of all pairs (DLRM); cross: low-rank cross layers (DCN V2); "
         "cat: concatenation only; fm: no bottom MLP, products of all pairs and a linear part beside the top MLP (DeepFM; without hidden layers, by "
-        "--top_mlp_dims 1, FM); finalmlp: two MLPs of the vectors side by side and a bilinear layer (FinalMLP); wide_and_deep: no bottom MLP, and a linear part beside the top MLP (see wide_and_deep.py)",
+        "--top_mlp_dims 1, FM); finalmlp: two MLPs of the vectors side by side and a bilinear layer (FinalMLP); wide_and_deep: no bottom MLP, and a "
+        "linear part beside the top MLP (see wide_and_deep.py)",
         choices=INTERACTIONS,
         resume=MODEL,
     )
