@@ -55,7 +55,7 @@ BENCHMARKS = (
     *("observation", "preproc_spark", "published", "replicas", "scaling", "serving", "small_logs", "small_sample"),
     *("startup", "table_logs", "train_step", "whole_run"),
 )
-PROGRAMS = ("dcnv2.py", "deepfm.py", "dlrm.py", "fm.py", "main.py", "wide_and_deep.py")
+PROGRAMS = ("dcnv2.py", "deepfm.py", "dlrm.py", "finalmlp.py", "fm.py", "main.py", "wide_and_deep.py")
 FILES = (
     *("demo", "elastic", "faults", "install", "mutants", "notebook", "serve", "serving_demo", "test", "two_hosts", "wide_and_deep_demo"),
     *(

@@ -35,7 +35,7 @@ class MappedTables:
     shards = replicated = ()
 
     def __init__(self, placement: Placement, tables: Sequence[RowReader]):
-        self.widths, self.world = placement.widths, World()
+        self.widths, self.world, self.names = placement.widths, World(), tuple(feature.name for feature in placement.features)
         self._lookups = [(ids, tables[placement.table_of[ids.feature]]) for ids in ids_of(placement)]
 
     def build(self) -> None:

@@ -1,4 +1,4 @@
-"""Tests of fm.py and deepfm.py, and of --linear: such models train, resume, evaluate, predict, grow, load and are exported as dlrm.py's are."""
+"""Tests of fm.py, deepfm.py and finalmlp.py, and of --linear: such models train, resume, evaluate, predict, grow, load and are exported as dlrm.py's are."""
 
 import numpy as np
 import polars
@@ -8,6 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 import deepfm
 import dlrm
+import finalmlp
 import fm
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
@@ -16,7 +17,12 @@ from tests.combinations.test_pairs import samples
 from tests.serving.served_models import export
 from utils.checkpoint.reading import Checkpoint
 
-PROGRAMS = {"fm.py": (fm.main, ()), "deepfm.py": (deepfm.main, ("--top_mlp_dims", "16,1"))}
+GATED = ("--stream1_dims", "16", "--stream2_dims", "8", "--gate_dims", "4", "--num_heads", "2", "--gate1_features", "cat_0", "--gate2_features", "cat_1")
+PROGRAMS = {
+    "fm.py": (fm.main, ()),
+    "deepfm.py": (deepfm.main, ("--top_mlp_dims", "16,1")),
+    "finalmlp.py": (finalmlp.main, GATED),
+}
 FLAGS = ("--cpu", "--embedding_dim", "4", "--batch_size", "256", "--valid_batch_size", "512", "--learning_rate", "0.01", "--warmup_steps", "0")
 
 
@@ -38,8 +44,10 @@ def trained(request, dataset, tmp_path_factory):
 def test_checkpoint_names_the_model_and_its_weights(trained):
     program, path, _ = trained
     manifest, names = Checkpoint(path).manifest, Checkpoint(path).names("dense/")
-    assert manifest["model"]["name"] == "fm" and manifest["config"]["linear_optimizer"] == "ftrl"
-    assert {"dense/numerical_vectors/kernel", "dense/wide/0/kernel"} <= set(names)
+    assert manifest["model"]["name"] == ("finalmlp" if program == "finalmlp.py" else "fm")
+    assert manifest["config"]["linear_optimizer"] == "ftrl"
+    own = {"dense/bilinear/1/kernel", "dense/gate2/1/bias"} if program == "finalmlp.py" else {"dense/wide/0/kernel"}
+    assert {"dense/numerical_vectors/kernel", *own} <= set(names)
     assert any(name.startswith("dense/top_mlp/") for name in names) == (program == "deepfm.py")
 
 
@@ -69,9 +77,10 @@ def test_dlrm_evaluates_predicts_explains_and_loads_it_without_model_flags(train
 
 def test_another_linear_optimizer_cannot_resume(trained, dataset, tmp_path):
     program, path, _ = trained
-    flags = ("--dataset_path", dataset, "--epochs", "3", "--restore_checkpoint_path", path, "--linear_optimizer", "adam")
-    result = run(program, tmp_path, *flags)
-    assert result.code != 0 and "its run had linear_optimizer ftrl, this one has adam" in result.err
+    flags = ("--dataset_path", dataset, "--epochs", "3", "--restore_checkpoint_path", path)
+    result = run(program, tmp_path, *flags, *(("--num_heads", "4") if program == "finalmlp.py" else ("--linear_optimizer", "adam")))
+    said = "num_heads" if program == "finalmlp.py" else "its run had linear_optimizer ftrl, this one has adam"
+    assert result.code != 0 and said in result.err and "Traceback" not in result.err
 
 
 @pytest.mark.parametrize(
@@ -90,8 +99,8 @@ def test_flags_without_effect_are_said(dataset, tmp_path, flags, said):
     assert result.code == 0 and said in result.out + result.err
 
 
-@pytest.mark.parametrize("top", ["1", "8,1"])
-def test_exports_without_numerical_features_score_as_the_evaluator(tmp_path, top):
+@pytest.mark.parametrize("model", [{"top_mlp_dims": "1"}, {"top_mlp_dims": "8,1"}, {"interaction": "finalmlp", "gate2_features": "c"}], ids=str)
+def test_exports_without_numerical_features_score_as_the_evaluator(tmp_path, model):
     from tests.serving.real_server import packages
 
     packages("onnx", "onnxruntime")
@@ -99,10 +108,10 @@ def test_exports_without_numerical_features_score_as_the_evaluator(tmp_path, top
     from serving.saved_model import LoadedModel
 
     data = write_data(tmp_path / "data", PLAIN, ())
-    flags = {"interaction": "fm", "top_mlp_dims": top, "embedding_dim": 4, "optimizer": "adam", "learning_rate": 0.05, "linear_learning_rate": 0.5}
+    flags = {"interaction": "fm", "embedding_dim": 4, "optimizer": "adam", "learning_rate": 0.05, "linear_learning_rate": 0.5} | model
     flags |= {"batch_size": 64, "valid_batch_size": 200, "warmup_steps": 0, "cpu": True, "log_path": ""}
     dlrm.train(dataset_path=data, save_checkpoint_path=tmp_path / "c", **flags)
-    assert Checkpoint(tmp_path / "c").read("dense/wide/bias")[0] != 0
+    assert "interaction" in model or Checkpoint(tmp_path / "c").read("dense/wide/bias")[0] != 0
     model = dlrm.load(tmp_path / "c", mmap=True)
     _, ids = samples(data)
     scores = model.over_arrays().score(np.zeros((len(ids), 0), np.float32), ids.astype(np.int32))

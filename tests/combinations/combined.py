@@ -18,8 +18,10 @@ MODELS = {
     "stacked": MLPS | CROSS | {"cross_layer_projection_dim": 3},
     "parallel": MLPS | CROSS | {"cross_layer_projection_dim": 0, "structure": "parallel"},
     "deepfm": {"interaction": "fm", "top_mlp_dims": "8,1", "linear_learning_rate": 0.1},
+    "finalmlp": {"interaction": "finalmlp", "stream1_dims": "8,6", "stream2_dims": "4", "gate_dims": "5", "num_heads": 2},
     "wide_and_deep": {"interaction": "wide_and_deep", "top_mlp_dims": "8,1", "linear_learning_rate": 0.1},
 }
+GATES = {False: {"gate1_features": "a", "gate2_features": "b,c"}, True: {"gate1_features": "user", "gate2_features": "tags,bought"}}
 OPTIMIZERS = {  # with learning rates at which the weights visibly move in a few steps
     "sgd": {"momentum": 0.9, "learning_rate": 0.5},
     "adam": {"learning_rate": 0.05},
@@ -87,7 +89,8 @@ class Combination(NamedTuple):
         """The flags of `dlrm.train`, without the dataset."""
         chosen = MODELS[self.model], OPTIMIZERS[self.optimizer], PRECISIONS[self.precision], TABLES[self.tables]
         found = dict(COMMON, optimizer=self.optimizer)
-        for flags in (*chosen, NORM[self.batch_norm], SCHEDULES[self.plateau], DROPOUT[self.dropout], CLIP[self.clip]):
+        gates = GATES[self.lists] if self.model == "finalmlp" else {}
+        for flags in (*chosen, gates, NORM[self.batch_norm], SCHEDULES[self.plateau], DROPOUT[self.dropout], CLIP[self.clip]):
             found |= flags
         return found
 
@@ -114,7 +117,7 @@ def covering() -> list[Combination]:
     seen: Counter = Counter()
     found = []
     for (row, model), (column, optimizer) in itertools.product(enumerate(MODELS), enumerate(OPTIMIZERS)):
-        fitting = [one for one in ALL if one[:2] == (model, optimizer) and (row != column or (one.batch_norm and one.precision == FLOAT32))]
+        fitting = [one for one in ALL if one[:2] == (model, optimizer) and (row % len(OPTIMIZERS) != column or (one.batch_norm and one.precision == FLOAT32))]
         best = max(fitting, key=lambda one: (len(pairs(one) - seen.keys()), -sum(seen[pair] for pair in pairs(one))))
         found.append(best)
         seen.update(pairs(best))

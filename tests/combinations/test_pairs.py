@@ -28,7 +28,7 @@ def test_every_pair_of_values_occurs():
     for (first, some), (second, others) in itertools.combinations(enumerate(VALUES), 2):
         for pair in itertools.product(some, others):
             assert any((one[first], one[second]) == pair for one in ARRAY), (first, second, pair)
-    assert len(ALL) == 10368 and len(ARRAY) == 36
+    assert len(ALL) == 12096 and len(ARRAY) == 42
     assert {one.model for one in ARRAY if one.batch_norm and one.precision == FLOAT32} == set(VALUES[0])
 
 

@@ -142,7 +142,7 @@ def test_user_errors_end_before_anything_starts(flags, message):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (("python", "train.py"), "a command that runs dlrm.py, dcnv2.py, fm.py, deepfm.py, wide_and_deep.py or main.py"),
+        (("python", "train.py"), "a command that runs dlrm.py, dcnv2.py, fm.py, deepfm.py, finalmlp.py, wide_and_deep.py or main.py"),
         (("no-such-program", "dlrm.py", *SAVE), "no-such-program: no such program"),
         (("python", "dlrm.py", *SAVE, "--bach_size", "3"), "unknown flag --bach_size"),
         (("python", "dlrm.py", "--dataset_type", "synthetic"), "--save_checkpoint_path is missing"),

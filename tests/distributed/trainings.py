@@ -32,6 +32,7 @@ WHOLE = ("--dense_update_rows", "100000", "--table_l2", "0.05")
 REGULARISED = ("--dropout", "0.3", "--embedding_l2", "0.1", "--mlp_l2", "0.01")
 PARALLEL = ("--interaction", "cross", "--cross_layer_projection_dim", "0", "--num_cross_layers", "2", "--structure", "parallel")
 FM = ("--interaction", "fm", "--linear_learning_rate", "0.1", "--embedding_l2", "0.1", "--linear_l2", "0.01", "--top_mlp_dims", "8,1")
+FINALMLP = ("--interaction", "finalmlp", "--stream1_dims", "12,8", "--stream2_dims", "6", "--gate_dims", "5", "--num_heads", "2", "--dropout", "0.2")
 WIDE_AND_DEEP = ("--interaction", "wide_and_deep", "--dropout", "0.1", "--linear_learning_rate", "0.1")
 RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1", "rowwise_adagrad": "0.1", "ftrl": "0.1", "rmsprop": "0.01"}
 
@@ -91,6 +92,8 @@ TRAININGS = {
     "mixed wide": _training("mixed", "rmsprop", *WIDE_AND_DEEP, steps=6),
     "mixed fm": _training("mixed", "adam", *FM, steps=6),
     "sliced fm": _training("sliced", "adagrad", *FM, "--top_mlp_dims", "1", "--amp", rows="lists", steps=6),
+    "mixed finalmlp": _training("mixed", "adam", *FINALMLP, "--gate1_features", "cat_0,cat_3", "--batch_norm", steps=6),
+    "sliced finalmlp": _training("sliced", "adagrad", *FINALMLP, "--gate2_features", "a,c", "--amp", rows="lists", steps=6),
     "sliced linear": _training("sliced", "adam", "--linear", "--linear_optimizer", "adam", *WHOLE, steps=6),
     "sliced wide": _training("sliced", "rmsprop", *WIDE_AND_DEEP, "--amp", rows="lists", steps=6),
     "mixed sgd one sum": _training("mixed", "sgd", *REGULARISED, slices=1, steps=6),
@@ -123,6 +126,7 @@ CHOSEN = {
         "mixed shapes",
         "mixed wide",
         "mixed fm",
+        "mixed finalmlp",
         "mixed sgd on a GPU",  # the others on one worker only: `updates.py` has every optimizer on any number of workers
     ),
     8: ("mixed adam", "mixed norm"),

@@ -81,12 +81,16 @@ FULL = ("--interaction", "cross", "--cross_layer_projection_dim", "0", "--num_cr
 PARALLEL, ALONE = (*FULL, "--structure", "parallel"), (*FULL, "--structure", "crossnet", "--top_mlp_dims", "1")
 
 
-@pytest.mark.parametrize("flags", [CROSS, ("--interaction", "cat"), FULL, PARALLEL, ALONE], ids=["cross", "cat", "full", "parallel", "crossnet"])
+FINALMLP = ("--interaction", "finalmlp", "--stream1_dims", "6", "--stream2_dims", "4", "--num_heads", "2", "--gate_dims", "3", "--gate1_features", "user")
+GROWING = {"cross": CROSS, "cat": ("--interaction", "cat"), "full": FULL, "parallel": PARALLEL, "crossnet": ALONE, "finalmlp": FINALMLP}
+
+
+@pytest.mark.parametrize("flags", GROWING.values(), ids=GROWING)
 def test_other_interactions_grow_and_new_weights_learn(tmp_path, flags):
     old, trainer = model_and_trainer(*flags)
     trainer.step(batch(16), 0, 0.1)
     options = config(*flags).model
-    model = {"interaction": flags[1], "structure": options.structure, "top_mlp_dims": list(options.top_mlp_dims)}
+    model = {"interaction": flags[1], "structure": options.structure, "top_mlp_dims": list(options.top_mlp_dims), "gate_dims": [3]}
     about = {"features": ModelFeatures(ROWS, NUMERICAL).to_dict(), "model": model}
     save(tmp_path, 1, arrays(old), parts(old), about, World())
     rows, numerical = {"new": 4, "page": 3, "other": 6, "user": 9, "item": 5}, ("fresh", *NUMERICAL)
@@ -98,7 +102,8 @@ def test_other_interactions_grow_and_new_weights_learn(tmp_path, flags):
     inputs = tf.constant(draw.random((20, 3)), tf.float32), tf.constant(draw.integers(0, 3, (20, 5)), tf.int32)
     with tf.GradientTape() as tape:
         total = tf.reduce_sum(new(inputs) * tf.constant(draw.random(20), tf.float32))
-    by_top = tape.gradient(total, new.dense_weights()["top_mlp/0/kernel"].value)
+    first = "stream2/0/kernel" if flags == FINALMLP else "top_mlp/0/kernel"
+    by_top = tape.gradient(total, new.dense_weights()[first].value)
     assert np.abs(by_top.numpy()[4:]).sum(axis=1).all()  # the rows after the bottom MLP's output, whose ReLU may give 0
 
 
