@@ -97,6 +97,7 @@ class NativeScorer:
         interaction: InteractionShape,
         threads: int | None = None,
     ):
+        features = [*features, *features] if layers.linear_alone else features
         count = len(features) // 2 if layers.linear is not None else len(features)
         self._num_numerical, self._features = num_numerical, tuple(features[:count])
         self._num_ids = sum(feature.hotness for feature in self._features)

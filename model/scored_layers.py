@@ -43,6 +43,7 @@ class DenseLayers:
         streams: two MLPs in place of the top MLP, or none.
         fusion: the layer `[d_1 + d_2, 1]` of both streams' outputs.
         heads: the bilinear layer's kernels, `[d_1 / H, d_2 / H]` each.
+        linear_alone: the model is its linear part, and its features are those that the linear part reads.
     """
 
     bottom: Sequence[DenseLayer] = ()
@@ -53,6 +54,7 @@ class DenseLayers:
     streams: Sequence[Stream] = ()
     fusion: DenseLayer | None = None
     heads: Sequence[DenseLayer] = ()
+    linear_alone: bool = False
 
     @property
     def all(self) -> list[DenseLayer]:

@@ -4,14 +4,16 @@ from model.architectures.architecture import Architecture
 from model.architectures.dlrm import DlrmArchitecture
 from model.architectures.finalmlp import FinalMlpArchitecture
 from model.architectures.fm import FmArchitecture
+from model.architectures.logistic_regression import LogisticRegressionArchitecture
 from model.architectures.wide_and_deep import WideAndDeepArchitecture
-from utils.config.options import CAT, CROSS, DOT, FINALMLP, FM, INTERACTIONS, WIDE_AND_DEEP, ModelConfig
+from utils.config.options import CAT, CROSS, DOT, FINALMLP, FM, INTERACTIONS, NONE, WIDE_AND_DEEP, ModelConfig
 from utils.errors import UserError
 
 _TABLE: dict[str, Architecture] = {
     **{interaction: DlrmArchitecture(interaction) for interaction in (DOT, CROSS, CAT)},
     FM: FmArchitecture(),
     FINALMLP: FinalMlpArchitecture(),
+    NONE: LogisticRegressionArchitecture(),
     WIDE_AND_DEEP: WideAndDeepArchitecture(),
 }
 _WITH_LINEAR: dict[str, Architecture] = {interaction: DlrmArchitecture(interaction, linear=True) for interaction in (DOT, CROSS, CAT)}

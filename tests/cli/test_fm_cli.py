@@ -12,7 +12,7 @@ import finalmlp
 import fm
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
-from tests.combinations.combined import PLAIN, write_data
+from tests.combinations.combined import NUMERICAL, PLAIN, write_data
 from tests.combinations.test_pairs import samples
 from tests.serving.served_models import export
 from utils.checkpoint.reading import Checkpoint
@@ -99,7 +99,7 @@ def test_flags_without_effect_are_said(dataset, tmp_path, flags, said):
     assert result.code == 0 and said in result.out + result.err
 
 
-@pytest.mark.parametrize("model", [{"top_mlp_dims": "1"}, {"top_mlp_dims": "8,1"}, {"interaction": "finalmlp", "gate2_features": "c"}], ids=str)
+@pytest.mark.parametrize("model", [{"top_mlp_dims": "1"}, {"top_mlp_dims": "8,1"}, {"interaction": "finalmlp", "gate2_features": "c"}, {"interaction": "none"}], ids=str)
 def test_exports_without_numerical_features_score_as_the_evaluator(tmp_path, model):
     from tests.serving.real_server import packages
 
@@ -119,3 +119,20 @@ def test_exports_without_numerical_features_score_as_the_evaluator(tmp_path, mod
     export(tmp_path / "c", tmp_path / "r", "--formats", "onnx,savedmodel")
     for found in (OnnxModel(tmp_path / "r/dlrm_onnx/1/model.onnx"), LoadedModel(tmp_path / "r/dlrm_savedmodel/1/model.savedmodel")):
         np.testing.assert_allclose(found.score({"categorical": ids}).reshape(-1), scores, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("model", [{}, {"top_mlp_dims": "8,1"}, {"interaction": "finalmlp", "gate2_features": "b"}, {"interaction": "none"}], ids=str)
+def test_grown_model_scores_old_samples_as_before(tmp_path, model):
+    flags = {"interaction": "fm", "embedding_dim": 4, "optimizer": "adam", "learning_rate": 0.05, "batch_size": 64, "valid_batch_size": 200}
+    flags |= {"warmup_steps": 0, "cpu": True, "log_path": ""} | model
+    flags |= {"top_mlp_dims": "1", "linear_optimizer": "adam", "linear_learning_rate": 0.5} | model if flags["interaction"] == "fm" else {}
+    old, grown = write_data(tmp_path / "old", PLAIN[:2], NUMERICAL[:2]), write_data(tmp_path / "grown", PLAIN, NUMERICAL)
+    dlrm.train(dataset_path=old, save_checkpoint_path=tmp_path / "c", **flags)
+    rates = {name: 1e-30 for name in ("learning_rate", "linear_learning_rate") if name in flags}
+    facts = {"restore_checkpoint_path": tmp_path / "c", "allow_growth": True, "save_checkpoint_path": tmp_path / "g", "max_steps": 1}
+    dlrm.train(dataset_path=grown, **(flags | rates | facts))
+    numerical, ids = samples(grown)
+    before = dlrm.load(tmp_path / "c", mmap=True).over_arrays().score(numerical[:, :2].copy(), ids[:, :2].astype(np.int32))
+    after = dlrm.load(tmp_path / "g", mmap=True).over_arrays().score(numerical, ids.astype(np.int32))
+    assert np.ptp(before) > 0.05
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)

@@ -10,8 +10,8 @@ from utils.config.option import FROM_0, FROM_1, INHERIT, MODEL, MUST_EQUAL, Boun
 from utils.config.per_feature import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, EXPLAIN, PLAN, EXPORT = "train", "eval", "inference", "predict", "explain", "plan", "export"
-DOT, CROSS, CAT, FM, FINALMLP, WIDE_AND_DEEP = "dot", "cross", "cat", "fm", "finalmlp", "wide_and_deep"
-INTERACTIONS = [DOT, CROSS, CAT, FM, FINALMLP, WIDE_AND_DEEP]  # a list: `model.architectures.register` appends to it
+DOT, CROSS, CAT, FM, FINALMLP, NONE, WIDE_AND_DEEP = "dot", "cross", "cat", "fm", "finalmlp", "none", "wide_and_deep"
+INTERACTIONS = [DOT, CROSS, CAT, FM, FINALMLP, NONE, WIDE_AND_DEEP]  # a list: `model.architectures.register` appends to it
 SUM, OF_FEATURE = "sum", "feature"
 STACKED, PARALLEL, CROSSNET = "stacked", "parallel", "crossnet"
 UNIFORM, NORMAL, ZEROS = "uniform", "normal", "zeros"
@@ -38,27 +38,28 @@ class ModelConfig:
         unit="columns",
         reader=Reader(widths, EXPECTED, "N|N,N,…|FILE.json"),
         resume=MODEL,
+        not_with=("interaction none",),
     )
     bottom_mlp_dims: tuple[int, ...] | None = option(
         None,
         "layer widths of the bottom MLP; for --interaction dot the last must equal --embedding_dim; the default is 512,256,D",
         resume=MODEL,
-        not_with=("interaction wide_and_deep", "interaction fm", "interaction finalmlp"),
+        not_with=("interaction wide_and_deep", "interaction fm", "interaction finalmlp", "interaction none"),
         pytorch=("bottom_mlp_sizes",),
     )
     top_mlp_dims: tuple[int, ...] = option(
         TOP_MLP_DIMS,
         "layer widths of the top MLP; the last must be 1",
         resume=MODEL,
-        not_with=("interaction finalmlp",),
+        not_with=("interaction finalmlp", "interaction none"),
         pytorch=("top_mlp_sizes",),
     )
     interaction: str = option(
         DOT,
         "combination of the bottom MLP's output and the embeddings: dot: dot products of all pairs (DLRM); cross: low-rank cross layers (DCN V2); "
         "cat: concatenation only; fm: no bottom MLP, products of all pairs and a linear part beside the top MLP (DeepFM; without hidden layers, by "
-        "--top_mlp_dims 1, FM); finalmlp: two MLPs of the vectors side by side and a bilinear layer (FinalMLP); wide_and_deep: no bottom MLP, and a "
-        "linear part beside the top MLP (see wide_and_deep.py)",
+        "--top_mlp_dims 1, FM); finalmlp: two MLPs of the vectors side by side and a bilinear layer (FinalMLP); none: a weight of each id and "
+        "numerical feature (logistic regression); wide_and_deep: no bottom MLP, and a linear part beside the top MLP (see wide_and_deep.py)",
         choices=INTERACTIONS,
         resume=MODEL,
     )
@@ -67,7 +68,7 @@ class ModelConfig:
         "add a linear part to the logit, with a weight of each id and of each numerical feature; --interaction fm and wide_and_deep always have one",
         resume=MODEL,
         unrecorded=False,
-        not_with=("interaction wide_and_deep", "interaction fm", "interaction finalmlp"),
+        not_with=("interaction wide_and_deep", "interaction fm", "interaction finalmlp", "interaction none"),
     )
     num_cross_layers: int = option(3, "layers of --interaction cross", resume=MODEL, needs="interaction cross", bounds=_WIDTH)
     cross_layer_projection_dim: int = option(
