@@ -56,17 +56,52 @@ class OnnxModel:
         return self._session.run([PROBABILITY], inputs)[0][:, 0]
 
 
-class _Graph:
+class _Nodes:
+    """Nodes and weights of a graph; each method returns the name of what it adds.
+
+    Args:
+        folder: folder of the files of weights that have their own.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._nodes: list = []
+        self._weights: list = []
+
+    def _add(self, operation: str, *inputs: str, **attributes) -> str:
+        name = f"{operation.lower()}_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operation, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def _constant(self, values) -> str:
+        return self._weight(np.asarray(values, getattr(values, "dtype", np.int64)))
+
+    def _weight(self, values: np.ndarray) -> str:
+        name = f"weight_{len(self._weights)}"
+        self._weights.append(numpy_helper.from_array(np.ascontiguousarray(values) if values.ndim else values, name))
+        return name
+
+    def _external(self, name: str, source: Path, kind: int, rows: int, columns: int) -> str:
+        """Add a weight in a file of its own, once; return its name."""
+        if all(weight.name != name for weight in self._weights):
+            target = self._folder / f"{name}.bin"
+            clone(source, target)
+            described = TensorProto(name=name, data_type=kind, dims=[rows, columns], data_location=TensorProto.EXTERNAL)
+            for key, value in (("location", target.name), ("offset", "0"), ("length", str(source.stat().st_size))):
+                described.external_data.add(key=key, value=value)
+            self._weights.append(described)
+        return name
+
+
+class _Graph(_Nodes):
     """A graph under construction, see `model.architectures.architecture.Operations`.
 
     Each method adds nodes and returns the name of the last node's output.
     """
 
     def __init__(self, model: ServedModel, folder: Path):
-        self._model, self._folder, self.options = model, folder, model.options
-        self.names = [feature.name for feature in model.features]
-        self._nodes: list = []
-        self._weights: list = []
+        super().__init__(folder)
+        self._model, self.options, self.names = model, model.options, [feature.name for feature in model.features]
 
     def built(self) -> onnx.ModelProto:
         """Build the whole model."""
@@ -193,27 +228,3 @@ class _Graph:
 
     def _dense(self, inputs: str, kernel: np.ndarray, bias: np.ndarray) -> str:
         return self._add("Gemm", inputs, self._weight(kernel), self._weight(bias))
-
-    def _add(self, operation: str, *inputs: str, **attributes) -> str:
-        name = f"{operation.lower()}_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(operation, list(inputs), [name], name=name, **attributes))
-        return name
-
-    def _constant(self, values) -> str:
-        return self._weight(np.asarray(values, getattr(values, "dtype", np.int64)))
-
-    def _weight(self, values: np.ndarray) -> str:
-        name = f"weight_{len(self._weights)}"
-        self._weights.append(numpy_helper.from_array(np.ascontiguousarray(values) if values.ndim else values, name))
-        return name
-
-    def _external(self, name: str, source: Path, kind: int, rows: int, columns: int) -> str:
-        """Add a weight in a file of its own, once; return its name."""
-        if all(weight.name != name for weight in self._weights):
-            target = self._folder / f"{name}.bin"
-            clone(source, target)
-            described = TensorProto(name=name, data_type=kind, dims=[rows, columns], data_location=TensorProto.EXTERNAL)
-            for key, value in (("location", target.name), ("offset", "0"), ("length", str(source.stat().st_size))):
-                described.external_data.add(key=key, value=value)
-            self._weights.append(described)
-        return name

@@ -1,4 +1,4 @@
-"""Tests of fm.py, deepfm.py and finalmlp.py, and of --linear: such models train, resume, evaluate, predict, grow, load and are exported as dlrm.py's are."""
+"""Tests of fm.py, deepfm.py and finalmlp.py, and of --linear: they train, resume, evaluate, predict, grow, load and are exported as dlrm.py does."""
 
 import numpy as np
 import polars
@@ -17,7 +17,20 @@ from tests.combinations.test_pairs import samples
 from tests.serving.served_models import export
 from utils.checkpoint.reading import Checkpoint
 
-GATED = ("--stream1_dims", "16", "--stream2_dims", "8", "--gate_dims", "4", "--num_heads", "2", "--gate1_features", "cat_0", "--gate2_features", "cat_1")
+GATED = (
+    "--stream1_dims",
+    "16",
+    "--stream2_dims",
+    "8",
+    "--gate_dims",
+    "4",
+    "--num_heads",
+    "2",
+    "--gate1_features",
+    "cat_0",
+    "--gate2_features",
+    "cat_1",
+)
 PROGRAMS = {
     "fm.py": (fm.main, ()),
     "deepfm.py": (deepfm.main, ("--top_mlp_dims", "16,1")),
@@ -99,7 +112,9 @@ def test_flags_without_effect_are_said(dataset, tmp_path, flags, said):
     assert result.code == 0 and said in result.out + result.err
 
 
-@pytest.mark.parametrize("model", [{"top_mlp_dims": "1"}, {"top_mlp_dims": "8,1"}, {"interaction": "finalmlp", "gate2_features": "c"}, {"interaction": "none"}], ids=str)
+@pytest.mark.parametrize(
+    "model", [{"top_mlp_dims": "1"}, {"top_mlp_dims": "8,1"}, {"interaction": "finalmlp", "gate2_features": "c"}, {"interaction": "none"}], ids=str
+)
 def test_exports_without_numerical_features_score_as_the_evaluator(tmp_path, model):
     from tests.serving.real_server import packages
 

@@ -117,7 +117,9 @@ def covering() -> list[Combination]:
     seen: Counter = Counter()
     found = []
     for (row, model), (column, optimizer) in itertools.product(enumerate(MODELS), enumerate(OPTIMIZERS)):
-        fitting = [one for one in ALL if one[:2] == (model, optimizer) and (row % len(OPTIMIZERS) != column or (one.batch_norm and one.precision == FLOAT32))]
+        fitting = [
+            one for one in ALL if one[:2] == (model, optimizer) and (row % len(OPTIMIZERS) != column or (one.batch_norm and one.precision == FLOAT32))
+        ]
         best = max(fitting, key=lambda one: (len(pairs(one) - seen.keys()), -sum(seen[pair] for pair in pairs(one))))
         found.append(best)
         seen.update(pairs(best))

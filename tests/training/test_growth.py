@@ -81,7 +81,20 @@ FULL = ("--interaction", "cross", "--cross_layer_projection_dim", "0", "--num_cr
 PARALLEL, ALONE = (*FULL, "--structure", "parallel"), (*FULL, "--structure", "crossnet", "--top_mlp_dims", "1")
 
 
-FINALMLP = ("--interaction", "finalmlp", "--stream1_dims", "6", "--stream2_dims", "4", "--num_heads", "2", "--gate_dims", "3", "--gate1_features", "user")
+FINALMLP = (
+    "--interaction",
+    "finalmlp",
+    "--stream1_dims",
+    "6",
+    "--stream2_dims",
+    "4",
+    "--num_heads",
+    "2",
+    "--gate_dims",
+    "3",
+    "--gate1_features",
+    "user",
+)
 GROWING = {"cross": CROSS, "cat": ("--interaction", "cat"), "full": FULL, "parallel": PARALLEL, "crossnet": ALONE, "finalmlp": FINALMLP}
 
 
