@@ -105,7 +105,7 @@ class Campaign:
         if TREES in chosen.only:
             yield Task(TREES, TREES, "", LIGHTGBM, partial(self._peer, TREES, TREES, 1))
         for model in chosen.models:
-            if PEER_NAME in chosen.only:
+            if PEER_NAME in chosen.only and model in PEER:
                 settings = PEER[model] | limit
                 yield Task(PEER_NAME, model, "", settings, partial(self._peer, PEER_NAME, model, settings["epochs"]))
             if OURS not in chosen.only:

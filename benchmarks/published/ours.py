@@ -11,7 +11,7 @@ import yaml
 
 from benchmarks.children import ROOT
 from benchmarks.published.processes import ended
-from benchmarks.published.settings import PARTS
+from benchmarks.published.settings import PARTS, PROGRAMS
 from utils.errors import UserError
 from utils.yaml_file import load_yaml
 
@@ -42,7 +42,7 @@ def run(model: str, seed: int, recipe: Path | Mapping[str, Any], dataset: Path, 
     """Train and test a model on the CPU, and return the figures of its log.
 
     Args:
-        model: a program, without `.py`.
+        model: a program, without `.py`, or a key of `PROGRAMS`.
         seed: its seed.
         recipe: the file of the recipe; or what it says, which is then written to a file.
         dataset: the tf_raw dataset.
@@ -59,7 +59,7 @@ def run(model: str, seed: int, recipe: Path | Mapping[str, Any], dataset: Path, 
     # a line of every step: the first one says when the first step began
     flags = ["--log_path", work / "log.json", "--log_steps", "--benchmark_warmup_steps", 0, "--save_checkpoint_path", work / "checkpoints", "--cpu"]
     flags += ["--epochs", epochs] if epochs else []
-    found = ended(sys.executable, f"{model}.py", "--config", recipe.absolute(), "--dataset_path", dataset.absolute(), "--seed", seed, *flags)
+    found = ended(sys.executable, f"{PROGRAMS.get(model, model)}.py", "--config", recipe.absolute(), "--dataset_path", dataset.absolute(), "--seed", seed, *flags)
     figures = figures_of(work / "log.json") | found.figures
     shutil.rmtree(work)
     return figures
