@@ -122,7 +122,7 @@ def _joined(work: Workload, policy: str, vectors: list):
     return last
 
 
-def _hidden(work: Workload, units: int, policy: str, inputs):
+def hidden(work: Workload, units: int, policy: str, inputs):
     """Return the output of a hidden layer."""
     model = work.config.model
     if not model.batch_norm:
@@ -138,17 +138,28 @@ def keras_peer(work: Workload, dtype: str, feed: Feed) -> dict[bool, Action]:
     numerical, ids = keras.Input((work.num_numerical,)), keras.Input((work.id_rows[-1].stop,), dtype="int32")
     x = numerical
     for units in work.config.model.bottom_mlp_dims:
-        x = _hidden(work, units, policy, x)
-    # Tables look up in float32, and the interaction casts the vectors. Under a mixed policy Keras would cast whole tables every step.
-    vectors = [x]
+        x = hidden(work, units, policy, x)
+    y = _joined(work, policy, [x, *looked_up_by_keras(work, ids, work.dim)])
+    for units in work.config.model.top_mlp_dims[:-1]:
+        y = hidden(work, units, policy, y)
+    return keras_actions(feed, numerical, ids, keras.layers.Dense(1, dtype="float32")(y))
+
+
+def looked_up_by_keras(work: Workload, ids, dim: int) -> list:
+    """Return each feature's vector of `dim` columns, the sum of a list's.
+
+    Tables look up in float32, and the layers after them cast the vectors. Under a mixed policy Keras would cast whole tables every step.
+    """
+    vectors = []
     for rows, places in zip(work.rows, work.id_rows, strict=True):
-        table = keras.layers.Embedding(rows, work.dim, dtype="float32")
+        table = keras.layers.Embedding(rows, dim, dtype="float32")
         several = len(places) > 1
         vectors.append(ops.sum(table(ids[:, places.start : places.stop]), axis=1) if several else table(ids[:, places.start]))
-    y = _joined(work, policy, vectors)
-    for units in work.config.model.top_mlp_dims[:-1]:
-        y = _hidden(work, units, policy, y)
-    logits = keras.layers.Dense(1, dtype="float32")(y)
+    return vectors
+
+
+def keras_actions(feed: Feed, numerical, ids, logits) -> dict[bool, Action]:
+    """Return the actions of a model from these inputs to logits, trained by `train_on_batch`, by whether XLA compiles it."""
 
     def action(compiled: bool) -> Action:
         model = keras.Model([numerical, ids], logits)  # both models share the layers, so that the tables exist once

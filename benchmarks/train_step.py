@@ -4,6 +4,7 @@
   python -m benchmarks.train_step --precisions bfloat16 --ids power_law --num_rounds 9
   python -m benchmarks.train_step --t15 --precisions float32
   python -m benchmarks.train_step --hotness mlperf
+  python -m benchmarks.train_step --model deepfm --ids power_law
   python -m benchmarks.train_step --model wide_and_deep --ids power_law
   python -m benchmarks.train_step --model wide_and_deep --ids power_law --batch_size 131072 --num_batches 2 --steps_per_round 1 --num_rounds 3 \\
       --xla off --compiled_peers false
@@ -13,6 +14,7 @@ beforehand. The ceiling is the matrix products of the MLPs (and of cross layers)
 With --hotness features have several ids a sample, whose vectors are summed; lists are full, so that the peers need no masks.
 With --model wide_and_deep the model is the published one of Outbrain's clicks: its tables, five layers of 1,024 with dropout 0.1, FTRL for the linear
 part and RMSprop for the deep one. Its peers are stock Keras with two optimizers and, where it is installed, tf_keras's WideDeepModel.
+With --model deepfm or finalmlp all weights are trained by SGD, as in dlrm; the peers are stock Keras, and a feature gates each stream of FinalMLP.
 With --batch_norm the Keras peers have it, too; the parts of the step then have the MLPs of all slices together.
 With --t15 the project's step on tables of the 4.2-billion-parameter model (15.6 GiB) is compared with its step on --cardinality rows a table.
 """
@@ -29,7 +31,7 @@ from benchmarks.rounds import Action, Seconds, interleave, median, speedup, spre
 from benchmarks.workload import EXPONENTS, HOTNESS_HELP, Workload, check_words, hotness_of_tables, options, t15_rows
 from dataloading.tfrecord.spec import outbrain_spec
 from utils.config.option import option
-from utils.config.options import CAT, CROSS, DOT, WIDE_AND_DEEP
+from utils.config.options import CAT, CROSS, DOT, FINALMLP, FM, TOP_MLP_DIMS, WIDE_AND_DEEP
 from utils.dialects.wide_and_deep import DEFAULTS as PUBLISHED
 from utils.errors import UserError
 
@@ -38,8 +40,9 @@ PROJECT, COMPILED, KERAS, KERAS_COMPILED, PLAIN, CEILING = "project", "project -
 LARGE, LARGE_COMPILED = "project t15", "project t15 --xla"
 TF_KERAS = "tf_keras WideDeepModel"
 PEERS = (KERAS, KERAS_COMPILED, PLAIN, TF_KERAS)
-DLRM = "dlrm"
-NOT_OF_WIDE_AND_DEEP = ("interaction", "batch_norm", "bottom_mlp_dims", "cross_layer_projection_dim", "t15")
+DLRM, DEEPFM = "dlrm", "deepfm"
+_NOT_OF_OTHERS = ("interaction", "bottom_mlp_dims", "cross_layer_projection_dim", "t15")
+UNREAD = {WIDE_AND_DEEP: ("batch_norm", *_NOT_OF_OTHERS), DEEPFM: _NOT_OF_OTHERS, FINALMLP: _NOT_OF_OTHERS}  # options without effect, by model
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,11 @@ class StepOptions(Options):
     }
 
     batch_size: int = option(8192, "batch size", unit="samples")
-    model: str = option(DLRM, "model: dlrm with --interaction, or wide_and_deep as wide_and_deep.py trains it", choices=(DLRM, WIDE_AND_DEEP))
+    model: str = option(
+        DLRM,
+        "model: dlrm with --interaction, deepfm, finalmlp, or wide_and_deep as wide_and_deep.py trains it",
+        choices=(DLRM, DEEPFM, FINALMLP, WIDE_AND_DEEP),
+    )
     num_tables: int | None = option(None, "number of tables, of one size; the default is 26, or Outbrain's tables for wide_and_deep", unit="tables")
     cardinality: int | None = option(None, "rows of each table; the default is 100000, or those of Outbrain's tables for wide_and_deep", unit="rows")
     hotness: str = option("1", HOTNESS_HELP)
@@ -69,7 +76,9 @@ class StepOptions(Options):
     )
     bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "layer widths of the bottom MLP")
     top_mlp_dims: tuple[int, ...] | None = option(
-        None, "layer widths of the top MLP, or of the deep part of wide_and_deep; the default is 1024,1024,512,256,1, or five layers of 1024 and 1"
+        None,
+        "layer widths of the top MLP, of the deep part of wide_and_deep, or but for the last of both streams of finalmlp; the default is "
+        "1024,1024,512,256,1, or five layers of 1024 and 1",
     )
     interaction: str = option("dot", "interaction of the vectors; the parts of the step are measured only with dot", choices=(DOT, CROSS, CAT))
     cross_layer_projection_dim: int = option(512, "rank of the cross layers' kernels")
@@ -90,9 +99,9 @@ class StepOptions(Options):
     @classmethod
     def check_given(cls, given: Mapping[str, Any]) -> None:
         """See `Options`."""
-        unread = [name for name in NOT_OF_WIDE_AND_DEEP if name in given]
-        if given.get("model") == WIDE_AND_DEEP and unread:
-            raise UserError(f"--{unread[0]} has no effect with --model wide_and_deep; drop it")
+        unread = [name for name in UNREAD.get(given.get("model", DLRM), ()) if name in given]
+        if unread:
+            raise UserError(f"--{unread[0]} has no effect with --model {given['model']}; drop it")
         without = "--peers false" if given.get("peers") is False else "--t15" if given.get("t15") else None
         if without and "compiled_peers" in given:
             raise UserError(f"--compiled_peers has no effect with {without}; drop it")
@@ -137,6 +146,14 @@ class StepOptions(Options):
             for name in ("interaction", "optimizer", "rho", "epsilon_outside_root", "learning_rate", "linear_learning_rate", "dropout"):
                 flags += [f"--{name}", PUBLISHED[name]]
             flags += ["--top_mlp_dims", _words(self.top_mlp_dims or PUBLISHED["top_mlp_dims"])]
+        elif self.model == DEEPFM:
+            flags += ["--batch_norm"] if self.batch_norm else []
+            flags += ["--interaction", FM, "--linear_optimizer", "sgd", "--top_mlp_dims", _words(self.top_mlp_dims or TOP_MLP_DIMS)]
+        elif self.model == FINALMLP:
+            flags += ["--batch_norm"] if self.batch_norm else []
+            *dims, _ = self.top_mlp_dims or TOP_MLP_DIMS
+            flags += ["--interaction", FINALMLP, "--stream1_dims", _words(dims), "--stream2_dims", _words(dims), "--gate_dims", dims[-1]]
+            flags += ["--gate1_features", "cat_0", "--gate2_features", "cat_1", "--num_heads", 8]
         else:
             flags += ["--batch_norm"] if self.batch_norm else []
             flags += ["--interaction", self.interaction, "--bottom_mlp_dims", _words(self.bottom_mlp_dims)]
@@ -208,8 +225,12 @@ def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:
 
 def _peers(work: Workload, dtype: str, feed) -> dict[str, Action]:
     from benchmarks.peers import keras_peer, plain_peer
+    from benchmarks.vector_peers import keras_vector_peer
     from benchmarks.wide_and_deep_peers import keras_wide_and_deep, legacy_wide_and_deep, tf_keras_version
 
+    if work.interaction.kind in (FM, FINALMLP):
+        stock = keras_vector_peer(work, dtype, feed)
+        return {KERAS: stock[False], KERAS_COMPILED: stock[True]}
     if work.interaction.kind != WIDE_AND_DEEP:
         stock = keras_peer(work, dtype, feed)
         plain = {} if work.config.model.batch_norm else {PLAIN: plain_peer(work, dtype, feed)}
@@ -225,7 +246,7 @@ def _project(chosen: StepOptions, dtype: str, model, feed, plain: str, compiled:
 
     deep, wide = PUBLISHED["learning_rate"], PUBLISHED["linear_learning_rate"]
     # one rate for each group: the deep layers, the linear layer, the wide tables and the deep tables
-    rates = (deep, wide, wide, deep) if chosen.model == WIDE_AND_DEEP else LEARNING_RATE
+    rates = {WIDE_AND_DEEP: (deep, wide, wide, deep), DEEPFM: (LEARNING_RATE,) * 4}.get(chosen.model, LEARNING_RATE)
     actions = {}
     for name, word in ((plain, "off"), (compiled, "on")):
         if word in chosen.xla:

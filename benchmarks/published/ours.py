@@ -59,7 +59,17 @@ def run(model: str, seed: int, recipe: Path | Mapping[str, Any], dataset: Path, 
     # a line of every step: the first one says when the first step began
     flags = ["--log_path", work / "log.json", "--log_steps", "--benchmark_warmup_steps", 0, "--save_checkpoint_path", work / "checkpoints", "--cpu"]
     flags += ["--epochs", epochs] if epochs else []
-    found = ended(sys.executable, f"{PROGRAMS.get(model, model)}.py", "--config", recipe.absolute(), "--dataset_path", dataset.absolute(), "--seed", seed, *flags)
+    found = ended(
+        sys.executable,
+        f"{PROGRAMS.get(model, model)}.py",
+        "--config",
+        recipe.absolute(),
+        "--dataset_path",
+        dataset.absolute(),
+        "--seed",
+        seed,
+        *flags,
+    )
     figures = figures_of(work / "log.json") | found.figures
     shutil.rmtree(work)
     return figures

@@ -182,6 +182,15 @@ def test_train_step_of_wide_and_deep(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", ["deepfm", "finalmlp"])
+def test_train_step_of_models_of_vectors(tmp_path, model):
+    figures, printed = quick("train_step", tmp_path, "--model", model, "--xla", "off")
+    steps = figures["results"][0]["steps"]
+    assert set(steps) == {"ceiling", "project", "Keras", "Keras jit_compile"} and all(one["of_best_peer"] > 0 for one in steps.values())
+    assert f"{model}, float32, power_law ids" in printed
+
+
+@pytest.mark.slow
 def test_train_step_of_lists(tmp_path):
     figures, printed = quick("train_step", tmp_path, "--hotness", "2,1,4", "--xla", "off")
     (result,) = figures["results"]
@@ -292,6 +301,7 @@ def test_help(name):
         ("embedding_bags", ("--hotness", "many"), "or one for each feature, separated by commas; or mlperf"),
         ("embedding_bags", ("--torch_python", "/no/such"), "--torch_python /no/such: no such program"),
         ("embedding_bags", ("--quick", "--torch_python", "/bin/true"), "the process that measures fbgemm ended with code 0"),
+        ("train_step", ("--model", "finalmlp", "--interaction", "cat"), "--interaction has no effect with --model finalmlp; drop it"),
         ("train_step", ("--bach_size", "3"), "did you mean --batch_size?"),
         ("train_step", ("--json", "/no/such/file"), "--json /no/such/file: its folder does not exist"),
     ],
