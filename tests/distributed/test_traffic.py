@@ -35,8 +35,9 @@ def test_a_step_takes_few_collectives_for_any_number_of_tables(trained, workers,
         if workers < 4 or TRAININGS[name].slices == 1
         else ["alltoall dense_gradients_parts", "allgather dense_gradients_sums"]
     )
-    if "norm" in name:  # forward and backward through each layer
-        layers = ["deep/0"] if "sliced" in name else ["bottom_mlp/0", "bottom_mlp/1", "top_mlp/0"]
+    if "--batch_norm" in TRAININGS[name].flags:  # forward and backward through each layer
+        dlrm = ["bottom_mlp/0", "bottom_mlp/1", "top_mlp/0"]
+        layers = {"sliced norm": ["deep/0"], "mixed finalmlp": ["stream1/0", "stream1/1", "stream2/0"]}.get(name, dlrm)
         expected += [f"allgather batch_norm/{layer}/{way}" for layer in layers for way in ("moments", "gradient")]
     expected += ["allreduce gradient_norm"] * ("--clip_norm" in TRAININGS[name].flags)
     for calls in trained(workers)[name].calls:

@@ -93,7 +93,6 @@ TRAININGS = {
     "mixed fm": _training("mixed", "adam", *FM, steps=6),
     "sliced fm": _training("sliced", "adagrad", *FM, "--top_mlp_dims", "1", "--amp", rows="lists", steps=6),
     "mixed finalmlp": _training("mixed", "adam", *FINALMLP, "--gate1_features", "cat_0,cat_3", "--batch_norm", steps=6),
-    "mixed none": _training("mixed", "adagrad", "--interaction", "none", *CLIP, steps=6),
     "sliced finalmlp": _training("sliced", "adagrad", *FINALMLP, "--gate2_features", "a,c", "--amp", rows="lists", steps=6),
     "sliced linear": _training("sliced", "adam", "--linear", "--linear_optimizer", "adam", *WHOLE, steps=6),
     "sliced wide": _training("sliced", "rmsprop", *WIDE_AND_DEEP, "--amp", rows="lists", steps=6),
