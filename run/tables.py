@@ -93,7 +93,7 @@ def tables_and_features(
     architecture.check(config.model, len(categorical), widths, num_numerical)
     architecture.check_features(config.model, [feature.name for feature in categorical])
     if config.model.batch_norm and not architecture.normalised(config.model, num_numerical):
-        raise UserError("--batch_norm: this model has no layer with a ReLU, which it would normalise; drop the flag, or give it hidden layers (--top_mlp_dims 64,1)")
+        raise UserError("--batch_norm: this model has no layer with a ReLU, which it would normalise; drop the flag or give --top_mlp_dims 64,1")
     tables: dict[str, Table] = {}
     for feature, count, width in zip(categorical, rows, widths, strict=True):
         table = _table(config, feature.table_name, count, width, zeros)

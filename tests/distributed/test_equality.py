@@ -82,7 +82,9 @@ def test_placement_changes_no_bit_of_initial_values(trained):
     for workers, names in CHOSEN.items():
         for name in names:
             values = trained(workers)[name].before
-            for array, expected in trained(1)["tables sgd"].before.items() if not {"wide_and_deep", "fm", "finalmlp"} & set(TRAININGS[name].flags) else ():
+            for array, expected in (
+                trained(1)["tables sgd"].before.items() if not {"wide_and_deep", "fm", "finalmlp"} & set(TRAININGS[name].flags) else ()
+            ):
                 flags = TRAININGS[name].flags
                 if "--batch_norm" in flags and array.endswith("/bias"):  # beta may replace it
                     continue
