@@ -142,20 +142,18 @@ class StepOptions(Options):
         """Return the flags for dlrm.py."""
         flags = ["--batch_size", self.batch_size, "--embedding_dim", _words(self.widths)]
         flags += ["--gradient_slices", self.gradient_slices] if self.gradient_slices else []
+        flags += ["--batch_norm"] if self.batch_norm else []
         if self.model == WIDE_AND_DEEP:
             for name in ("interaction", "optimizer", "rho", "epsilon_outside_root", "learning_rate", "linear_learning_rate", "dropout"):
                 flags += [f"--{name}", PUBLISHED[name]]
             flags += ["--top_mlp_dims", _words(self.top_mlp_dims or PUBLISHED["top_mlp_dims"])]
         elif self.model == DEEPFM:
-            flags += ["--batch_norm"] if self.batch_norm else []
             flags += ["--interaction", FM, "--linear_optimizer", "sgd", "--top_mlp_dims", _words(self.top_mlp_dims or TOP_MLP_DIMS)]
         elif self.model == FINALMLP:
-            flags += ["--batch_norm"] if self.batch_norm else []
             *dims, _ = self.top_mlp_dims or TOP_MLP_DIMS
             flags += ["--interaction", FINALMLP, "--stream1_dims", _words(dims), "--stream2_dims", _words(dims), "--gate_dims", dims[-1]]
             flags += ["--gate1_features", "cat_0", "--gate2_features", "cat_1", "--num_heads", 8]
         else:
-            flags += ["--batch_norm"] if self.batch_norm else []
             flags += ["--interaction", self.interaction, "--bottom_mlp_dims", _words(self.bottom_mlp_dims)]
             flags += ["--cross_layer_projection_dim", self.cross_layer_projection_dim] if self.interaction == CROSS else []
             flags += ["--top_mlp_dims", _words(self.top_mlp_dims)] if self.top_mlp_dims else []

@@ -102,7 +102,8 @@ class ServedModel:
 
     def heads(self) -> list[np.ndarray]:
         """Return the kernel `[d_1 / H, d_2 / H]` of each head of the bilinear layer."""
-        return [values for name, values in self.dense.items() if name.startswith(f"{BILINEAR}/")]
+        count = sum(name.startswith(f"{BILINEAR}/") for name in self.dense)
+        return [self.dense[f"{BILINEAR}/{head}/kernel"] for head in range(count)]
 
     def crosses(self) -> list[tuple[np.ndarray | None, np.ndarray, np.ndarray]]:
         """Return V `[d, r]`, U `[r, d]` and bias `[d]` of each cross layer; of full rank None, W `[d, d]` and bias."""

@@ -113,7 +113,9 @@ def test_flags_without_effect_are_said(dataset, tmp_path, flags, said):
 
 
 @pytest.mark.parametrize(
-    "model", [{"top_mlp_dims": "1"}, {"top_mlp_dims": "8,1"}, {"interaction": "finalmlp", "gate2_features": "c"}, {"interaction": "none"}], ids=str
+    "model",
+    [{"top_mlp_dims": "1"}, {"top_mlp_dims": "8,1"}, {"interaction": "finalmlp", "gate2_features": "c", "num_heads": 20}, {"interaction": "none"}],
+    ids=str,
 )
 def test_exports_without_numerical_features_score_as_the_evaluator(tmp_path, model):
     from tests.serving.real_server import packages
