@@ -30,7 +30,7 @@ from serving.shared_memory import Segments
 from serving.stubs import end_of
 from serving.triton_install import Installation, installed
 from serving.watchdog import Watchdog
-from utils.cluster.processes import end_all, ends_with_this_process, of_group
+from utils.cluster.processes import end_all, of_group, start_bound
 from utils.commands import run_command
 from utils.config.flags import Parser, add_flags
 from utils.config.option import FROM_0, Bounds, build, check, check_options, option
@@ -99,7 +99,7 @@ class Server:
         self.http, self.grpc, self.metrics = (f"{config.address}:{port}" for port in self._chosen)
         with open(self.log, mode) as log:
             self._written = log.seek(0, os.SEEK_END)  # length of the log of earlier servers
-            self.process = subprocess.Popen(
+            self.process = start_bound(
                 _command(program, self._repository, self._models, config, self._chosen, shared.prefix),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -107,7 +107,6 @@ class Server:
                 env=os.environ | program.environment | {"TF_CPP_MIN_LOG_LEVEL": "2"},
                 start_new_session=True,  # ^C goes to this process only, which ends the server after its requests
                 pass_fds=[] if shared.lock is None else [shared.lock],
-                preexec_fn=ends_with_this_process(),
             )
 
     def start_again(self) -> float:

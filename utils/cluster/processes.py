@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -119,10 +119,41 @@ class Job:
                 self._hear(line.decode(errors="replace").rstrip())
 
 
-def ends_with_this_process() -> Callable[[], None]:
-    """Return a `preexec_fn` by which a child gets SIGTERM when this process, or the thread that starts the child, ends; Linux only."""
-    parent = os.getpid()
+def start_bound(words: Sequence[str], **options: Any) -> subprocess.Popen:
+    """Start a program that gets SIGTERM when this process, or the thread that starts it, ends; Linux only.
 
+    Args:
+        words: the command.
+        options: options of `subprocess.Popen`.
+    """
+    process = None
+    try:
+        with _handlers_wait():
+            process = subprocess.Popen(words, preexec_fn=_bound_to(os.getpid()), **options)
+    except BaseException:
+        if process is not None:
+            _end_gently(process)
+        raise
+    return process
+
+
+def run(words: Sequence[str], **options: Any) -> subprocess.CompletedProcess:
+    """Run a program like `subprocess.run`, with output as text; an exception during the wait, by a signal for instance, first ends the program.
+
+    Args:
+        words: the command.
+        options: options of `subprocess.Popen`.
+    """
+    with start_bound(words, text=True, **options) as process:
+        try:
+            output, errors = process.communicate()
+        except BaseException:
+            _end_gently(process)
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+
+def _bound_to(parent: int) -> Callable[[], None]:
     def arm() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # before exec, an inherited handler would swallow the signal
         _LIBC.prctl(_PDEATHSIG, signal.SIGTERM)
@@ -132,20 +163,27 @@ def ends_with_this_process() -> Callable[[], None]:
     return arm
 
 
-def run(words: Sequence[str], **options: object) -> subprocess.CompletedProcess:
-    """Run a program like `subprocess.run`, with output as text; an exception during the wait, by a signal for instance, first ends the program.
+@contextlib.contextmanager
+def _handlers_wait() -> Iterator[None]:
+    """Call the handlers of SIGHUP, SIGINT and SIGTERM at the end of this block only.
 
-    Args:
-        words: the command.
-        options: options of `subprocess.Popen`.
+    With a `preexec_fn`, Python runs functions after the fork and ignores what is raised in them: there, a handler's exception would be lost.
     """
-    with subprocess.Popen(words, text=True, preexec_fn=ends_with_this_process(), **options) as process:
-        try:
-            output, errors = process.communicate()
-        except BaseException:
-            _end_gently(process)
-            raise
-    return subprocess.CompletedProcess(words, process.returncode, output, errors)
+    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in came:
+            handlers[number](number, None)
 
 
 def _end_gently(process: subprocess.Popen) -> None:
