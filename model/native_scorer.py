@@ -1,4 +1,4 @@
-"""The C++ scorer (`ops/scorer.h`): a whole model from ids to logits in float32, without TensorFlow.
+"""The C++ scorer (`ops/scorer.h`): a whole model from ids to logits, without TensorFlow.
 
 `ops/build` compiles it. Where it is not built, or with `DLRM_NATIVE_OPS=0` in the environment, `native_scorer_library` returns None.
 """
@@ -71,6 +71,7 @@ class _Shape(ctypes.Structure):
         *((name, ctypes.c_int32 * 2) for name in ("gate", "gate_features", "stream")),
         ("heads", ctypes.c_int32),
         ("gated_by", ctypes.c_void_p),
+        ("bfloat16", ctypes.c_int32),
     )
 
 
@@ -85,7 +86,12 @@ class NativeScorer:
         features: the features in the model's order, those of a linear part included; their tables are referenced, not copied.
         layers: the dense layers; their weights are copied.
         interaction: the interaction of the features.
+        precision: FLOAT32; or BFLOAT16, in which matrices and what they multiply are rounded, and the products are summed in float32. The layer of
+            the logit, vectors and their interaction stay float32.
         threads: threads for one call with many samples, including the caller's; None for as many as the process may use.
+
+    Attributes:
+        precision: as given.
     """
 
     def __init__(
@@ -95,8 +101,10 @@ class NativeScorer:
         features: Sequence[StoredFeature],
         layers: DenseLayers,
         interaction: InteractionShape,
+        precision: str = FLOAT32,
         threads: int | None = None,
     ):
+        self.precision = precision
         features = [*features, *features] if layers.linear_alone else features
         count = len(features) // 2 if layers.linear is not None else len(features)
         self._num_numerical, self._features = num_numerical, tuple(features[:count])
@@ -108,7 +116,12 @@ class NativeScorer:
         parts = layers.linear is not None, layers.scaled is not None
         streams = [(len(one.gate), len(one.gate_features), len(one.layers)) for one in layers.streams] or [(0, 0, 0)] * 2
         gated_by = np.array([place for one in layers.streams for place in one.gate_features], np.int32)
-        of_streams = (*((ctypes.c_int32 * 2)(*both) for both in zip(*streams, strict=True)), len(layers.heads), gated_by.ctypes.data)
+        of_streams = (
+            *((ctypes.c_int32 * 2)(*both) for both in zip(*streams, strict=True)),
+            len(layers.heads),
+            gated_by.ctypes.data,
+            precision == BFLOAT16,
+        )
         shape = _Shape(num_numerical, *counts, kind, interaction.projection == 0, interaction.parallel, *parts, *of_streams)
         self.handle = library.dlrm_scorer_new(ctypes.byref(shape), described, stacked, threads or len(os.sched_getaffinity(0)))
         del weights  # the library has copied them; until here they had to stay alive
@@ -204,6 +217,14 @@ def native_scorer_library() -> ctypes.CDLL | None:
     return _loaded(path)
 
 
+def native_precisions() -> tuple[str, ...]:
+    """Return the precisions in which the scorer is the faster one on this machine; none where `native_scorer_library` is None."""
+    library = native_scorer_library()
+    if library is None:
+        return ()
+    return (FLOAT32, BFLOAT16) if library.dlrm_scorer_bfloat16() else (FLOAT32,)
+
+
 @functools.cache
 def _loaded(path: Path) -> ctypes.CDLL:
     try:
@@ -214,6 +235,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
         library.dlrm_scorer_new.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int]
         library.dlrm_scorer_score.argtypes = [ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 3]
         library.dlrm_scorer_score.restype = ctypes.c_int64
+        library.dlrm_scorer_bfloat16.restype = ctypes.c_int
     except (OSError, AttributeError) as error:
         raise UserError(f"{path}: {error}; remove it and run ops/build, or set DLRM_NATIVE_OPS=0") from None
     return library

@@ -21,9 +21,9 @@ constexpr int kRows = 12, kVectors = 2;
 constexpr int kRows = 6, kVectors = 1;
 #endif
 constexpr int64_t kPanel = kVectors * kLanes;  // columns that are stored together
-constexpr int64_t kDepth = 256;                // inputs of a partial sum; adding partial sums rounds less than one long sum
+constexpr int64_t kDepth = 256;                // inputs or pairs of a partial sum; adding partial sums rounds less than one long sum
 constexpr int kFewRows = 2;                    // up to so many rows, reading the weights takes most of the time
-constexpr int kAhead = 32;                     // inputs whose weights are then prefetched
+constexpr int kAhead = 32;                     // inputs or pairs whose weights are then prefetched
 constexpr int64_t kHugePage = 2 << 20;
 
 inline Lanes Relu(Lanes x) {
@@ -31,12 +31,37 @@ inline Lanes Relu(Lanes x) {
   return x <= zero ? zero : x;  // keeps NaN
 }
 
+// The distance between rounded rows, an even number; padded, so that rows do not share lines of the first-level cache.
+inline int64_t RoundedStride(int64_t inputs) { return (inputs + 2 * kLanes - 1) / (2 * kLanes) * 2 * kLanes + 2 * kLanes; }
+
 // The first input of the i-th of `count` partial sums.
 inline int64_t Begin(int64_t inputs, int64_t count, int64_t i) { return inputs * i / count; }
 
-// sums = x W for kR rows and a panel's columns, inputs begin..end-1.
-template <int kR>
-inline void Multiply(const float* x, int64_t stride, const float* panel, int64_t begin, int64_t end, Lanes (&sums)[kR][kVectors]) {
+inline void AddProducts(float x, Lanes weights, Lanes* sum) { *sum += x * weights; }
+
+// Adds the products of two inputs, the first one in the low half of a word.
+inline void AddProducts(uint32_t x, Lanes weights, Lanes* sum) {
+#if defined(__AVX512BF16__)
+  *sum = (Lanes)_mm512_dpbf16_ps((__m512)*sum, (__m512bh)_mm512_set1_epi32(static_cast<int>(x)), (__m512bh)weights);
+#else
+  typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+  const Words words = (Words)weights;
+  *sum += FloatOf(x << 16) * (Lanes)(words << 16);
+  *sum += FloatOf(x & 0xffff0000u) * (Lanes)(words & 0xffff0000u);
+#endif
+}
+
+// An input, or in bfloat16 the k-th pair of inputs.
+inline float Input(const float* x, int64_t k) { return x[k]; }
+inline uint32_t Input(const BFloat16* x, int64_t k) {
+  uint32_t pair;
+  std::memcpy(&pair, x + 2 * k, sizeof(pair));
+  return pair;
+}
+
+// sums = x W for kR rows and a panel's columns, inputs or pairs begin..end-1.
+template <int kR, class X>
+inline void Multiply(const X* x, int64_t stride, const float* panel, int64_t begin, int64_t end, Lanes (&sums)[kR][kVectors]) {
   for (int i = 0; i < kR; ++i) {
     for (int v = 0; v < kVectors; ++v) sums[i][v] = Lanes{};
   }
@@ -45,7 +70,7 @@ inline void Multiply(const float* x, int64_t stride, const float* panel, int64_t
     for (int v = 0; v < kVectors; ++v) weights[v] = Load(panel + k * kPanel + v * kLanes);
     if constexpr (kR <= kFewRows) PrefetchToRead(panel + (k + kAhead) * kPanel, kPanel * sizeof(float));
     for (int i = 0; i < kR; ++i) {
-      for (int v = 0; v < kVectors; ++v) sums[i][v] += x[i * stride + k] * weights[v];
+      for (int v = 0; v < kVectors; ++v) AddProducts(Input(x + i * stride, k), weights[v], &sums[i][v]);
     }
   }
 }
@@ -53,22 +78,22 @@ inline void Multiply(const float* x, int64_t stride, const float* panel, int64_t
 struct Panel {
   const float* weights;
   const float* bias;
-  int64_t inputs, columns;
+  int64_t depth, columns;
   bool relu;
 };
 
-template <int kR>
-void Block(const Panel& panel, const float* x, int64_t x_stride, float* y, int64_t y_stride) {
-  const int64_t count = (panel.inputs + kDepth - 1) / kDepth;
+template <int kR, class X>
+void Block(const Panel& panel, const X* x, int64_t x_stride, float* y, int64_t y_stride) {
+  const int64_t count = (panel.depth + kDepth - 1) / kDepth;
   Lanes total[kR][kVectors];
-  Multiply<kR>(x, x_stride, panel.weights, 0, Begin(panel.inputs, count, 1), total);
+  Multiply<kR>(x, x_stride, panel.weights, 0, Begin(panel.depth, count, 1), total);
   for (int64_t part = 1; part < count; ++part) {
     // The total is stored in memory meanwhile, because the next sum takes the registers.
     float parked[kR][kPanel];
     for (int i = 0; i < kR; ++i) {
       for (int v = 0; v < kVectors; ++v) Store(total[i][v], parked[i] + v * kLanes);
     }
-    Multiply<kR>(x, x_stride, panel.weights, Begin(panel.inputs, count, part), Begin(panel.inputs, count, part + 1), total);
+    Multiply<kR>(x, x_stride, panel.weights, Begin(panel.depth, count, part), Begin(panel.depth, count, part + 1), total);
     for (int i = 0; i < kR; ++i) {
       for (int v = 0; v < kVectors; ++v) total[i][v] += Load(parked[i] + v * kLanes);
     }
@@ -87,10 +112,23 @@ void Block(const Panel& panel, const float* x, int64_t x_stride, float* y, int64
   }
 }
 
-template <int kR>
-void LastRows(int64_t rows, const Panel& panel, const float* x, int64_t x_stride, float* y, int64_t y_stride) {
+template <int kR, class X>
+void LastRows(int64_t rows, const Panel& panel, const X* x, int64_t x_stride, float* y, int64_t y_stride) {
   if (rows == kR) return Block<kR>(panel, x, x_stride, y, y_stride);
   if constexpr (kR > 1) LastRows<kR - 1>(rows, panel, x, x_stride, y, y_stride);
+}
+
+template <class X>
+void Rows(const Panel& panel, const X* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride) {
+  int64_t row = 0;
+  for (; row + kRows <= rows; row += kRows) Block<kRows>(panel, x + row * x_stride, x_stride, y + row * y_stride, y_stride);
+  if (row < rows) LastRows<kRows - 1>(rows - row, panel, x + row * x_stride, x_stride, y + row * y_stride, y_stride);
+}
+
+// Rounds a row; a last input without a partner gets zero.
+void RoundRow(const float* x, int64_t inputs, BFloat16* to) {
+  NarrowRow(x, inputs, to);
+  if (inputs % 2) to[inputs].bits = 0;
 }
 
 }  // namespace
@@ -107,28 +145,44 @@ PackedLayer::Memory PackedLayer::Allocate(int64_t size) {
 
 void PackedLayer::Free::operator()(float* memory) const { std::free(memory); }
 
-PackedLayer::PackedLayer(const float* kernel, const float* bias, int64_t inputs, int64_t outputs, bool relu)
-    : inputs_(inputs), outputs_(outputs), relu_(relu) {
-  const int64_t count = (outputs + kPanel - 1) / kPanel;
-  panels_ = Allocate(count * inputs * kPanel);
+PackedLayer::PackedLayer(const float* kernel, const float* bias, int64_t inputs, int64_t outputs, bool relu, bool bfloat16)
+    : inputs_(inputs), outputs_(outputs), depth_(bfloat16 ? (inputs + 1) / 2 : inputs), relu_(relu), bfloat16_(bfloat16) {
+  const int64_t count = (outputs + kPanel - 1) / kPanel, step = bfloat16 ? 2 : 1;
+  panels_ = Allocate(count * depth_ * kPanel);
   bias_ = Allocate(count * kPanel);
-  std::memset(panels_.get(), 0, count * inputs * kPanel * sizeof(float));
+  std::memset(panels_.get(), 0, count * depth_ * kPanel * sizeof(float));
   std::memset(bias_.get(), 0, count * kPanel * sizeof(float));
   if (bias) std::memcpy(bias_.get(), bias, outputs * sizeof(float));
   for (int64_t first = 0; first < outputs; first += kPanel) {
     const int64_t columns = std::min(kPanel, outputs - first);
     for (int64_t k = 0; k < inputs; ++k) {
-      std::memcpy(panels_.get() + first * inputs + k * kPanel, kernel + k * outputs + first, columns * sizeof(float));
+      const float* from = kernel + k * outputs + first;
+      float* to = panels_.get() + first * depth_ + k / step * kPanel;
+      if (bfloat16) {
+        for (int64_t i = 0; i < columns; ++i) {
+          BFloat16 weight;
+          Narrow(from[i], &weight);
+          std::memcpy(reinterpret_cast<char*>(to + i) + k % 2 * sizeof(weight), &weight, sizeof(weight));
+        }
+      } else {
+        std::memcpy(to, from, columns * sizeof(float));
+      }
     }
   }
 }
 
-void PackedLayer::Apply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride) const {
+int64_t PackedLayer::RoundedSize(int64_t rows, int64_t inputs) { return rows * RoundedStride(inputs); }
+
+void PackedLayer::Apply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, BFloat16* rounded) const {
+  const int64_t stride = RoundedStride(inputs_);
+  for (int64_t row = 0; bfloat16_ && row < rows; ++row) RoundRow(x + row * x_stride, inputs_, rounded + row * stride);
   for (int64_t first = 0; first < outputs_; first += kPanel) {
-    const Panel panel{panels_.get() + first * inputs_, bias_.get() + first, inputs_, std::min(kPanel, outputs_ - first), relu_};
-    int64_t row = 0;
-    for (; row + kRows <= rows; row += kRows) Block<kRows>(panel, x + row * x_stride, x_stride, y + row * y_stride + first, y_stride);
-    if (row < rows) LastRows<kRows - 1>(rows - row, panel, x + row * x_stride, x_stride, y + row * y_stride + first, y_stride);
+    const Panel panel{panels_.get() + first * depth_, bias_.get() + first, depth_, std::min(kPanel, outputs_ - first), relu_};
+    if (bfloat16_) {
+      Rows(panel, static_cast<const BFloat16*>(rounded), stride, rows, y + first, y_stride);
+    } else {
+      Rows(panel, x, x_stride, rows, y + first, y_stride);
+    }
   }
 }
 

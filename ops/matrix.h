@@ -1,11 +1,13 @@
-// Products of float32 activations with a layer's weights, which are packed once: for scoring one sample up to thousands.
+// Products of activations with a layer's weights, which are packed once: for scoring one sample up to thousands.
 //
-// An output is summed over the inputs in an order that depends only on the layer's shape: not on the number of rows, nor on the slices of a batch.
+// In bfloat16 weights and activations are rounded to it, and their products are summed in float32. An output is summed over the inputs in an order that depends only on the layer's shape: not on the number of rows, nor on the slices of a batch.
 #ifndef DLRM_OPS_MATRIX_H_
 #define DLRM_OPS_MATRIX_H_
 
 #include <cstdint>
 #include <memory>
+
+#include "elements.h"
 
 namespace dlrm {
 
@@ -13,13 +15,17 @@ namespace dlrm {
 class PackedLayer {
  public:
   // kernel [inputs, outputs], bias [outputs] or null; both are copied.
-  PackedLayer(const float* kernel, const float* bias, int64_t inputs, int64_t outputs, bool relu);
+  PackedLayer(const float* kernel, const float* bias, int64_t inputs, int64_t outputs, bool relu, bool bfloat16 = false);
 
   int64_t inputs() const { return inputs_; }
   int64_t outputs() const { return outputs_; }
 
-  // The strides are the distances between rows, in elements; between its rows y is not written. y must not overlap x.
-  void Apply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride) const;
+  // Elements that `Apply` needs in bfloat16 to round so many rows.
+  static int64_t RoundedSize(int64_t rows, int64_t inputs);
+
+  // The strides are the distances between rows, in elements; between its rows y is not written. y must not overlap x. In bfloat16 `rounded` has
+  // RoundedSize(rows, inputs()) elements, which are overwritten.
+  void Apply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, BFloat16* rounded = nullptr) const;
 
  private:
   struct Free {
@@ -28,9 +34,9 @@ class PackedLayer {
   using Memory = std::unique_ptr<float[], Free>;
   static Memory Allocate(int64_t size);
 
-  int64_t inputs_, outputs_;
-  bool relu_;
-  Memory panels_;  // [ceil(outputs / kPanel), inputs, kPanel], filled with zeros
+  int64_t inputs_, outputs_, depth_;  // depth: inputs or, in bfloat16, pairs of them
+  bool relu_, bfloat16_;
+  Memory panels_;  // [ceil(outputs / kPanel), depth, kPanel], filled with zeros; in bfloat16 an element has the weights of two inputs
   Memory bias_;    // [ceil(outputs / kPanel), kPanel]
 };
 

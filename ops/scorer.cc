@@ -89,10 +89,12 @@ void PrefetchRow(const ScorerFeature& table, const std::vector<const void*>& chu
   PrefetchToRead(chunk + id % table.chunk_rows * bytes, static_cast<int>(bytes));
 }
 
-std::vector<PackedLayer> Packed(const ScorerLayer*& next, int32_t count) {
+std::vector<PackedLayer> Packed(const ScorerLayer*& next, int32_t count, bool bfloat16) {
   std::vector<PackedLayer> layers;
   layers.reserve(count);
-  for (int32_t i = 0; i < count; ++i, ++next) layers.emplace_back(next->kernel, next->bias, next->inputs, next->outputs, next->relu != 0);
+  for (int32_t i = 0; i < count; ++i, ++next) {
+    layers.emplace_back(next->kernel, next->bias, next->inputs, next->outputs, next->relu != 0, bfloat16 && next->outputs > 1);
+  }
   return layers;
 }
 
@@ -158,10 +160,12 @@ struct Scorer::Buffers {
         sums(scorer.shape_.interaction == kPairSum ? 2 : 0, scorer.features_[0].table.width, false),
         context(scorer.streams_.empty() ? 0 : samples, scorer.context_, true),
         gated(scorer.streams_.empty() ? 0 : samples, scorer.joined_, true),
-        fused(scorer.streams_.empty() ? 0 : samples, scorer.fused_, true) {}
+        fused(scorer.streams_.empty() ? 0 : samples, scorer.fused_, true),
+        rounded(new BFloat16[scorer.shape_.bfloat16 ? PackedLayer::RoundedSize(samples, scorer.deepest_) : 0]) {}
 
   bool dot;
   Rows hidden[2], bottom, vectors, joined, beside, crossed[2], sums, context, gated, fused;
+  std::unique_ptr<BFloat16[]> rounded;  // inputs of a layer in bfloat16
 };
 
 Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers, int threads)
@@ -171,14 +175,16 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
       embedded_(0),
       before_(0),
       widest_(1),
+      deepest_(1),
       flops_(0),
       context_(0),
       fused_(0),
       threads_(std::max(threads, 1)),
       helpers_(new Helpers(threads - 1)) {
-  bottom_ = Packed(layers, shape.bottom);
-  cross_ = Packed(layers, shape.cross);
-  top_ = Packed(layers, shape.top);
+  const bool bfloat16 = shape.bfloat16 != 0;
+  bottom_ = Packed(layers, shape.bottom, bfloat16);
+  cross_ = Packed(layers, shape.cross, bfloat16);
+  top_ = Packed(layers, shape.top, bfloat16);
   if (shape.linear) {
     weights_.assign(layers->kernel, layers->kernel + layers->inputs);
     intercept_ = *layers++->bias;
@@ -205,15 +211,15 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
     embedded_ += in_bottom ? 0 : table.width;
   }
   for (int i = 0; i < 2 && shape.stream[0] > 0; ++i) {
-    std::vector<PackedLayer> gate = Packed(layers, shape.gate[i]);
+    std::vector<PackedLayer> gate = Packed(layers, shape.gate[i], bfloat16);
     const int32_t* gated_by = shape.gated_by + i * shape.gate_features[0];
-    streams_.push_back({std::move(gate), Packed(layers, shape.stream[i]), {gated_by, gated_by + shape.gate_features[i]}});
+    streams_.push_back({std::move(gate), Packed(layers, shape.stream[i], bfloat16), {gated_by, gated_by + shape.gate_features[i]}});
     if (!streams_[i].gate.empty()) context_ = std::max(context_, streams_[i].gate[0].inputs());
     fused_ += streams_[i].layers.back().outputs();
   }
   if (!streams_.empty()) {
-    fusion_ = Packed(layers, 1);
-    heads_ = Packed(layers, shape.heads);
+    fusion_ = Packed(layers, 1, bfloat16);
+    heads_ = Packed(layers, shape.heads, bfloat16);
   }
   const int64_t vectors = shape.features + (bottom_.empty() ? 0 : 1), width = features_[0].table.width;
   if (!dot) before_ = bottom_.empty() ? std::max<int64_t>(shape.numerical, scaled_.size()) : bottom;
@@ -224,6 +230,7 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
   for (const auto* part : parts) {
     for (const PackedLayer& layer : *part) {
       widest_ = std::max(widest_, layer.outputs());
+      deepest_ = std::max(deepest_, layer.inputs());
       flops_ += 2 * layer.inputs() * layer.outputs();
     }
   }
@@ -293,7 +300,7 @@ void Scorer::Gate(const Stream& stream, int64_t samples, Buffers* buffers) const
   const Rows* last = &context;
   for (size_t i = 0; i < stream.gate.size(); ++i) {
     const Rows& to = i + 1 == stream.gate.size() ? gated : buffers->hidden[i % 2];
-    stream.gate[i].Apply(last->data(), last->stride(), samples, to.data(), to.stride());
+    stream.gate[i].Apply(last->data(), last->stride(), samples, to.data(), to.stride(), buffers->rounded.get());
     last = &to;
   }
   for (int64_t sample = 0; sample < samples; ++sample) {
@@ -310,16 +317,16 @@ void Scorer::FuseStreams(int64_t samples, float* logits, Buffers* buffers) const
     const Rows* last = stream.gate.empty() ? &buffers->joined : &buffers->gated;
     for (size_t layer = 0; layer + 1 < stream.layers.size(); ++layer) {
       const Rows& hidden = buffers->hidden[layer % 2];
-      stream.layers[layer].Apply(last->data(), last->stride(), samples, hidden.data(), hidden.stride());
+      stream.layers[layer].Apply(last->data(), last->stride(), samples, hidden.data(), hidden.stride(), buffers->rounded.get());
       last = &hidden;
     }
-    stream.layers.back().Apply(last->data(), last->stride(), samples, outputs[i], fused.stride());
+    stream.layers.back().Apply(last->data(), last->stride(), samples, outputs[i], fused.stride(), buffers->rounded.get());
   }
-  fusion_[0].Apply(fused.data(), fused.stride(), samples, logits, 1);
+  fusion_[0].Apply(fused.data(), fused.stride(), samples, logits, 1, buffers->rounded.get());
   const Rows& products = buffers->hidden[0];
   for (size_t head = 0; head < heads_.size(); ++head) {
     const int64_t inputs = heads_[head].inputs(), width = heads_[head].outputs();
-    heads_[head].Apply(outputs[0] + head * inputs, fused.stride(), samples, products.data(), products.stride());
+    heads_[head].Apply(outputs[0] + head * inputs, fused.stride(), samples, products.data(), products.stride(), buffers->rounded.get());
     for (int64_t sample = 0; sample < samples; ++sample) {
       const float *left = products.data() + sample * products.stride(), *right = outputs[1] + head * width + sample * fused.stride();
       float total = 0;
@@ -354,7 +361,7 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
     for (size_t i = 0; i < count; ++i) {
       const Rows& hidden = buffers->hidden[turn ^= 1];
       const bool last = i + 1 == count;
-      layers[i].Apply(x, stride, samples, last ? to : hidden.data(), last ? to_stride : hidden.stride());
+      layers[i].Apply(x, stride, samples, last ? to : hidden.data(), last ? to_stride : hidden.stride(), buffers->rounded.get());
       x = hidden.data(), stride = hidden.stride();
     }
   };
@@ -377,10 +384,10 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
       const bool ends_beside = shape_.parallel && i + products == cross_.size();
       const Rows &to = ends_beside ? buffers->beside : buffers->crossed[i / products % 2], &hidden = buffers->hidden[0];
       if (shape_.full_rank) {
-        cross_[i].Apply(x, stride, samples, to.data(), to.stride());
+        cross_[i].Apply(x, stride, samples, to.data(), to.stride(), buffers->rounded.get());
       } else {
-        cross_[i].Apply(x, stride, samples, hidden.data(), hidden.stride());
-        cross_[i + 1].Apply(hidden.data(), hidden.stride(), samples, to.data(), to.stride());
+        cross_[i].Apply(x, stride, samples, hidden.data(), hidden.stride(), buffers->rounded.get());
+        cross_[i + 1].Apply(hidden.data(), hidden.stride(), samples, to.data(), to.stride(), buffers->rounded.get());
       }
       for (int64_t sample = 0; sample < samples; ++sample) {
         const float *first = joined.data() + sample * joined.stride(), *last = x + sample * stride;
@@ -397,7 +404,7 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
     const Rows& beside = buffers->beside;
     x = joined.data(), stride = joined.stride();
     through(top_, top_.size() - 1, beside.data() + joined_, beside.stride());
-    top_.back().Apply(beside.data(), beside.stride(), samples, logits, 1);
+    top_.back().Apply(beside.data(), beside.stride(), samples, logits, 1, buffers->rounded.get());
   } else if (top_.empty()) {
     std::fill_n(logits, samples, 0.0f);
   } else {

@@ -1,4 +1,5 @@
-// A whole model from ids to logits, without TensorFlow: lookup in tables in place, pooling, interaction and MLPs in float32.
+// A whole model from ids to logits, without TensorFlow: lookup in tables in place, pooling, interaction and MLPs, in
+// float32 or, the products of matrices only, in bfloat16.
 //
 // A sample's logit has the same bits in every batch and for any number of threads. TensorFlow sums in another order, so its last bits differ.
 #ifndef DLRM_OPS_SCORER_H_
@@ -48,6 +49,7 @@ struct ScorerShape {
   int32_t gate[2], gate_features[2], stream[2];
   int32_t heads;            // kernels of the bilinear layer of both streams' outputs
   const int32_t* gated_by;  // positions of the features that the first gate reads, then those of the second
+  int32_t bfloat16;         // 1: layers of more than one output multiply in bfloat16
 };
 
 class Scorer {
@@ -92,9 +94,9 @@ class Scorer {
   std::vector<PackedLayer> fusion_, heads_;
   std::vector<float> weights_, scaled_;  // of the numerical features: of the linear part [M], their vectors [M, D]
   float intercept_;                      // of the linear part
-  // K; columns of the vectors, before them, of the interaction's output and of the widest layer; operations a sample; columns of the vectors that a
+  // K; columns of the vectors, before them, of the interaction's output and of the widest layer; the most inputs of a layer; operations a sample; columns of the vectors that a
   // gate reads, and of both streams' outputs.
-  int64_t ids_, embedded_, before_, joined_, widest_, flops_, context_, fused_;
+  int64_t ids_, embedded_, before_, joined_, widest_, deepest_, flops_, context_, fused_;
   int threads_;
   std::unique_ptr<Helpers> helpers_;
 };

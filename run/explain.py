@@ -10,13 +10,14 @@ from model.embedding.table import Feature
 from run.explain_importance import Estimate, Importance, Score, Scored, importances
 from run.explain_sample import Sample, draw
 from run.explain_units import Copies, Inputs, Unit, copies_among, joint_units, places_of, units_of
-from run.native_engine import stored_scorer
+from run.native_engine import native_precision, stored_scorer
 from run.prepare import Prepared
 from run.restoring import restoring
 from run.scoring import shown
 from run.trained import evaluator_of
 from training.features import ModelFeatures
 from utils.checkpoint.mapped import MappedArray
+from utils.config.serving import FLOAT32
 from utils.console import Progress
 from utils.encoding import transforms
 from utils.errors import AgreedError, UserError
@@ -90,8 +91,9 @@ def _score(run: Prepared, features: ModelFeatures) -> Score:
     """Return a function that scores inputs: by the C++ scorer where it can replace TensorFlow. The tables stay in the checkpoint's files."""
     checkpoint = run.checkpoint
     tables = restoring(lambda: {table.name: MappedArray(checkpoint, f"tables/{table.name}/weights") for table in run.tables})
-    engine: Any = restoring(lambda: stored_scorer(checkpoint, run.config, len(features.numerical), run.features, _of(tables, run.features)))
-    if engine is None:
+    if native_precision(run.config) == FLOAT32:  # in bfloat16 it rounds elsewhere than TensorFlow
+        engine: Any = restoring(lambda: stored_scorer(checkpoint, run.config, len(features.numerical), run.features, _of(tables, run.features)))
+    else:
         engine = evaluator_of(checkpoint, run.config, features, tables)
     run.console.say(f"the model is read from {checkpoint.folder} (step {checkpoint.step})")
 

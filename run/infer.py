@@ -7,7 +7,7 @@ from typing import Any
 
 from model.compilation import compiled, on_gpu
 from model.sharded_model import ShardedModel
-from run.native_engine import computes_alike
+from run.native_engine import native_precision
 from run.prepare import Prepared
 from run.scoring import Batches, reader_of, shown
 from run.weights import model_of
@@ -62,10 +62,11 @@ def _logging_steps(run: Prepared, size: int, advance: Callable[[int], None]) -> 
 def _evaluator(run: Prepared, model: ShardedModel) -> Evaluator:
     """Return the evaluator: the C++ scorer where it can replace TensorFlow, as it is faster at every size (docs/performance.md)."""
     whole = run.world.size == 1 and len({local.shard.table for local in model.embedding.shards}) == len(model.embedding.shards)
-    if not whole or compiled(run.config.device.xla).dense or on_gpu() or not computes_alike(run.config):
+    precision = native_precision(run.config)
+    if not whole or compiled(run.config.device.xla).dense or on_gpu() or precision is None:
         return Evaluator(model, run.config.device.xla)
-    run.console.say("scored by the C++ scorer (DLRM_NATIVE_OPS=0 for TensorFlow)")
-    return NativeEvaluator(model, run.config.model, len(run.spec.numerical))
+    run.console.say(f"scored by the C++ scorer in {precision} (DLRM_NATIVE_OPS=0 for TensorFlow)")
+    return NativeEvaluator(model, run.config.model, len(run.spec.numerical), precision)
 
 
 @dataclass

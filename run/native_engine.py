@@ -6,10 +6,11 @@ from pathlib import Path
 
 from model.architectures import architecture_of
 from model.embedding.table import Feature
-from model.native_scorer import NativeScorer, Stored, StoredFeature, folded, native_scorer_library
+from model.native_scorer import NativeScorer, Stored, StoredFeature, folded, native_precisions, native_scorer_library
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config
+from utils.config.serving import BFLOAT16, FLOAT32
 
 _DENSE = "dense/"
 FEW = 256  # samples up to which the C++ scorer is used where either can score: up to there TensorFlow's overhead for a call shows
@@ -18,7 +19,7 @@ FEW = 256  # samples up to which the C++ scorer is used where either can score: 
 def stored_scorer(
     checkpoint: Checkpoint, config: Config, num_numerical: int, features: Sequence[Feature], tables: Sequence[Stored]
 ) -> NativeScorer | None:
-    """Return the C++ scorer of a checkpoint's model, or None where TensorFlow must score: see `computes_alike`.
+    """Return the C++ scorer of a checkpoint's model, or None where TensorFlow must score: see `native_precision`.
 
     Args:
         checkpoint: checkpoint whose dense weights are read.
@@ -30,7 +31,8 @@ def stored_scorer(
     Raises:
         CheckpointError: a dense weight is missing, damaged or of another shape than the model's, or a table's file is missing.
     """
-    if not computes_alike(config):
+    precision = native_precision(config)
+    if precision is None:
         return None
     stored = [StoredFeature(one.name, table, one.hotness, one.pooling) for one, table in zip(features, tables, strict=True)]
     architecture = architecture_of(config.model)
@@ -42,17 +44,14 @@ def stored_scorer(
     for layer, shape in zip(layers.all, shapes, strict=True):
         if layer.kernel.shape != shape or (layer.bias is not None and layer.bias.shape != shape[1:]):
             raise CheckpointError(f"{checkpoint.folder}: a layer's weights have shape {list(layer.kernel.shape)}, the model expects {list(shape)}")
-    return NativeScorer(native_scorer_library(), num_numerical, stored, layers, architecture.native_shape(config.model))
+    return NativeScorer(native_scorer_library(), num_numerical, stored, layers, architecture.native_shape(config.model), precision)
 
 
-def computes_alike(config: Config) -> bool:
-    """Return whether the C++ scorer supports the run's model, in float32 on a CPU, and its library is available."""
+def native_precision(config: Config) -> str | None:
+    """Return what the C++ scorer computes the run's model in: FLOAT32 or BFLOAT16; None where it cannot replace TensorFlow."""
     device = config.device
-    if (
-        architecture_of(config.model).native_shape(config.model) is None
-        or device.amp
-        or os.environ.get("DLRM_BUILD_FOR") == "GPU"
-        or (not device.cpu and any(Path("/dev").glob("nvidia[0-9]*")))
-    ):
-        return False
-    return native_scorer_library() is not None
+    on_gpu = os.environ.get("DLRM_BUILD_FOR") == "GPU" or (not device.cpu and any(Path("/dev").glob("nvidia[0-9]*")))
+    if on_gpu or architecture_of(config.model).native_shape(config.model) is None:
+        return None
+    precision = (device.amp_dtype or BFLOAT16) if device.amp else FLOAT32
+    return precision if precision in native_precisions() else None

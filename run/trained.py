@@ -12,7 +12,7 @@ from model.embedding.table import Feature, Table
 from model.native_scorer import NativeScorer
 from run.array_scorer import ArrayScorer, RawScorer
 from run.inherit import inherit
-from run.native_engine import FEW, computes_alike, stored_scorer
+from run.native_engine import FEW, native_precision, stored_scorer
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
 from run.restoring import choice_note, restoring
 from run.sample_columns import arrays, given_columns
@@ -29,6 +29,7 @@ from utils.config.device import DeviceConfig
 from utils.config.option import build
 from utils.config.options import LATEST, PREDICT, TrainingConfig
 from utils.config.run import RunConfig
+from utils.config.serving import FLOAT32
 from utils.forks import POLARS, TENSORFLOW, RenewedLock, check_threads
 from utils.metrics.binary import sigmoid
 from utils.paths import check_utf8
@@ -68,6 +69,11 @@ class TrainedModel:
         self._tables = restoring(lambda: {table.name: _mapped(self._opened, table) for table in tables})
         by_feature = [self._tables[feature.table] for feature in features]
         return restoring(lambda: stored_scorer(self._opened, self._config, len(self.numerical), features, by_feature))
+
+    @property
+    def _alike(self) -> NativeScorer | None:
+        """The C++ scorer of mapped tables in float32: in bfloat16 it rounds elsewhere than TensorFlow."""
+        return self._native if self._native and self._native.precision == FLOAT32 else None
 
     def _evaluator(self) -> Any:
         """Return the TensorFlow evaluator, built on first use."""
@@ -163,12 +169,12 @@ class TrainedModel:
         return explained(self._opened, self._config, self._logits, encoded, samples, background, seed)
 
     def _logits(self, inputs: "Inputs") -> np.ndarray:
-        """Return the logits of few or many samples: by the C++ scorer where it can replace TensorFlow."""
-        if self._native is None and self._in_memory is None and self._tables is None and computes_alike(self._config):
+        """Return the logits of few or many samples: by the C++ scorer where it computes as TensorFlow does, to float32's last bits."""
+        if self._native is None and self._in_memory is None and self._tables is None and native_precision(self._config) == FLOAT32:
             from training.native_evaluator import NativeEvaluator
 
             self._in_memory = NativeEvaluator(self._evaluator().model, self._config.model, len(self.numerical))
-        if native := self._native or self._in_memory:
+        if native := self._alike or self._in_memory:
             return native.logits_of(*inputs)
         return _batched(self._evaluator(), self._config, self.features, inputs.numerical, inputs.by_feature(self.features))
 
@@ -176,9 +182,9 @@ class TrainedModel:
         """Score as `--mode predict` does: same reader, batches and evaluator. Few samples go to the C++ scorer where tables are mapped."""
         if not len(numerical):
             return np.empty(0, np.float32)
-        if self._native and len(numerical) <= FEW:
+        if self._alike and len(numerical) <= FEW:
             side_by_side = np.concatenate([column.reshape(len(numerical), -1) for column in ids], axis=1)
-            return sigmoid(self._native.logits_of(numerical.astype(np.float32), side_by_side))
+            return sigmoid(self._alike.logits_of(numerical.astype(np.float32), side_by_side))
         return sigmoid(_batched(self._evaluator(), self._config, self.features, numerical, ids))
 
     def __repr__(self) -> str:

@@ -14,18 +14,19 @@ from utils.config.serving import FLOAT32
 
 
 class NativeEvaluator(Evaluator):
-    """The evaluator of a model in a single process, on a CPU, in float32. Scores equal TensorFlow's to 1e-6; the last bits differ.
+    """The evaluator of a model in a single process, on a CPU. In float32 scores equal TensorFlow's to 1e-6; the last bits differ.
 
     Args:
         model: the model, built; its weights must not change while this object lives.
         config: the options of the model's layers.
         num_numerical: M.
+        precision: as in `NativeScorer`.
 
     Raises:
         ValueError: a table is cut by columns, or the library is not built.
     """
 
-    def __init__(self, model: ShardedModel, config: ModelConfig, num_numerical: int):
+    def __init__(self, model: ShardedModel, config: ModelConfig, num_numerical: int, precision: str = FLOAT32):
         super().__init__(model)
         weights = model.dense_weights() | model.statistics()
         readers = folded(lambda name: weights[name].numpy(), weights, config.batch_norm_epsilon)
@@ -37,7 +38,7 @@ class NativeEvaluator(Evaluator):
         layers = architecture.native_layers(config, lambda name: readers[name](), names, num_numerical)
         kinds = zip(placement.features, placement.table_of, strict=True)
         features = [StoredFeature(one.name, tables[table], one.hotness, one.pooling) for one, table in kinds]
-        self._scorer = NativeScorer(library, num_numerical, features, layers, architecture.native_shape(config))
+        self._scorer = NativeScorer(library, num_numerical, features, layers, architecture.native_shape(config), precision)
 
     def logits(self, batch: TensorBatch) -> np.ndarray:
         """Return the logits `[b]` of a batch, see `Evaluator.logits`."""

@@ -9,18 +9,29 @@
 
 namespace {
 
-void TestLayer(int64_t inputs, int64_t outputs, bool relu) {
+double Rounded(float x) {
+  dlrm::BFloat16 value;
+  dlrm::Narrow(x, &value);
+  return dlrm::Widened(value);
+}
+
+void TestLayer(int64_t inputs, int64_t outputs, bool relu, bool bfloat16) {
   const std::vector<float> kernel = Drawn<float>(inputs * outputs, 1), bias = Drawn<float>(outputs, 2);
-  const dlrm::PackedLayer layer(kernel.data(), relu ? bias.data() : nullptr, inputs, outputs, relu);
+  const dlrm::PackedLayer layer(kernel.data(), relu ? bias.data() : nullptr, inputs, outputs, relu, bfloat16);
+  const auto used = [&](float x) { return bfloat16 ? Rounded(x) : x; };
+  std::vector<float> alone;
   for (const int64_t rows : {1, 2, 3, 11, 12, 13, 30}) {
     const int64_t x_stride = inputs + 3, y_stride = outputs + 1;
     std::vector<float> x = Drawn<float>(rows * x_stride - 3, 3), y(rows * y_stride, 7.0f);
     x[(rows - 1) * x_stride] = kNan;
-    layer.Apply(x.data(), x_stride, rows, y.data(), y_stride);
+    std::vector<dlrm::BFloat16> rounded(bfloat16 ? dlrm::PackedLayer::RoundedSize(rows, inputs) : 0);
+    layer.Apply(x.data(), x_stride, rows, y.data(), y_stride, rounded.data());
+    if (rows == 2) alone.assign(y.begin(), y.begin() + outputs);
+    CHECK(alone.empty() || std::memcmp(alone.data(), y.data(), outputs * sizeof(float)) == 0);
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < outputs; ++j) {
         double sum = relu ? bias[j] : 0;
-        for (int64_t k = 0; k < inputs; ++k) sum += static_cast<double>(x[i * x_stride + k]) * kernel[k * outputs + j];
+        for (int64_t k = 0; k < inputs; ++k) sum += static_cast<double>(used(x[i * x_stride + k])) * used(kernel[k * outputs + j]);
         CHECK(Near(y[i * y_stride + j], relu && sum <= 0 ? 0 : sum, inputs));
       }
       CHECK(y[i * y_stride + outputs] == 7.0f);
@@ -54,7 +65,7 @@ struct Table {
   dlrm::ScorerFeature feature;
 };
 
-void TestModel(dlrm::Interactions interaction, int64_t numerical, int64_t width) {
+void TestModel(dlrm::Interactions interaction, int64_t numerical, int64_t width, bool bfloat16) {
   std::vector<Table> tables;
   tables.reserve(4);
   for (const auto kind : {dlrm::kFloat32Rows, dlrm::kBFloat16Rows, dlrm::kFloat16Rows, dlrm::kInt8Rows}) {
@@ -72,7 +83,9 @@ void TestModel(dlrm::Interactions interaction, int64_t numerical, int64_t width)
   std::vector<dlrm::ScorerLayer> layers;
   for (const auto& size : sizes) kernels.push_back(Drawn<float>(size[0] * size[1], 9));
   for (size_t i = 0; i < sizes.size(); ++i) layers.push_back({kernels[i].data(), nullptr, sizes[i][0], sizes[i][1], i + 1 < sizes.size()});
-  const dlrm::ScorerShape shape{numerical, 4, numerical > 0, interaction == dlrm::kCross ? 2 : 0, 2, interaction};
+  dlrm::ScorerShape shape{};
+  shape.numerical = numerical, shape.features = 4, shape.bottom = numerical > 0, shape.cross = interaction == dlrm::kCross ? 2 : 0, shape.top = 2;
+  shape.interaction = interaction, shape.bfloat16 = bfloat16;
   const dlrm::Scorer scorer(shape, features.data(), layers.data(), 3), alone(shape, features.data(), layers.data(), 1);
   for (const int64_t samples : {0, 1, 5, 130, 3000}) {
     const std::vector<float> values = Drawn<float>(samples * numerical, 4);
@@ -97,13 +110,17 @@ void TestModel(dlrm::Interactions interaction, int64_t numerical, int64_t width)
 void TestScorer() {
   for (const bool relu : {false, true}) {
     for (const int64_t inputs : {1, 13, 256, 257, 700}) {
-      for (const int64_t outputs : {1, 16, 33}) TestLayer(inputs, outputs, relu);
+      for (const int64_t outputs : {1, 16, 33}) {
+        for (const bool bfloat16 : {false, true}) TestLayer(inputs, outputs, relu, bfloat16);
+      }
     }
   }
   for (const auto interaction : {dlrm::kDot, dlrm::kConcatenation, dlrm::kCross}) {
     for (const int64_t width : {1, 7}) {
-      TestModel(interaction, 0, width);
-      TestModel(interaction, 5, width);
+      for (const bool bfloat16 : {false, true}) {
+        TestModel(interaction, 0, width, bfloat16);
+        TestModel(interaction, 5, width, bfloat16);
+      }
     }
   }
 }

@@ -8,9 +8,10 @@ import pytest
 from served_models import LISTS, PLAIN, train, write
 
 import dlrm
-from model.native_scorer import NativeScorer, native_scorer_library
+from model.native_scorer import NativeScorer, native_precisions, native_scorer_library
 from run.served_rows import by_feature, drawn_rows
 from tests.children import ROOT
+from utils.config.serving import BFLOAT16
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,17 @@ def test_scoring_does_not_import_tensorflow(checkpoint):
     assert result.stdout == "(1,) False\n", result.stderr
 
 
-def test_model_trained_in_bfloat16_is_scored_by_tensorflow(tmp_path):
+def test_model_trained_in_bfloat16_is_scored_in_it_where_the_processor_has_it(tmp_path):
     checkpoint = train(write(tmp_path / "data", PLAIN), tmp_path / "c", amp=True)
-    assert not isinstance(dlrm.load(checkpoint, mmap=True, cpu=True).over_arrays().engine, NativeScorer)
+    model = dlrm.load(checkpoint, mmap=True, cpu=True)
+    scorer = model.over_arrays()
+    native = isinstance(scorer.engine, NativeScorer)
+    assert native == (BFLOAT16 in native_precisions()) and (not native or scorer.engine.precision == BFLOAT16)
+    rows = drawn_rows(model.features)
+    numerical, ids = scorer.checked(rows.numerical, rows.ids)
+    found, named = scorer.score(numerical, ids), by_feature(rows, model.features)
+    expected = model.score(named)  # by TensorFlow, as --mode predict
+    assert np.abs(found - expected).max() < 4e-3 and np.ptp(expected) > 0.01
+    for size in (1, 7, 64):  # a sample's bits do not depend on its batch
+        np.testing.assert_array_equal(scorer.score(numerical[:size], ids[:size]), found[:size])
+    np.testing.assert_array_equal(model.score({name: values[:3] for name, values in named.items()}), expected[:3])
