@@ -1,11 +1,13 @@
 """Scoring on a CPU, from one sample to 65,536: the scorer and --mode inference against TensorFlow, Keras, ONNX Runtime, LiteRT and PyTorch.
 
   python -m benchmarks.inference
+  python -m benchmarks.inference --model finalmlp --batch_sizes 1,64,1024,8192 --precision bfloat16
   python -m benchmarks.inference --torch_python TORCH/bin/python --litert_python LITERT/bin/python --batch_sizes 1,64,1024
 
-Every implementation has the same float32 weights and a process of its own; every round measures all in turn, so that compared times are of one run.
-Their outputs are compared, too. The report includes the time in which one thread reads the MLPs' weights once: one thread cannot score a sample
-faster.
+Every implementation has the same weights and a process of its own; every round measures all in turn, so that compared times are of one run.
+Their outputs are compared, too. Keras, LiteRT and PyTorch have DLRM only. With --precision bfloat16 this project and TensorFlow multiply matrices in
+bfloat16, the others in float32, which is what they offer on CPUs. The report includes the time in which one thread reads the dense weights once: one
+thread cannot score a sample faster.
 """
 
 import importlib.util
@@ -28,6 +30,8 @@ from benchmarks.report import Report
 from benchmarks.scratch import scratch
 from benchmarks.workload import check_words
 from utils.config.option import option
+from utils.config.options import CROSS, FINALMLP, FM, NONE, TOP_MLP_DIMS, WIDE_AND_DEEP
+from utils.config.serving import BFLOAT16, FLOAT32
 from utils.errors import UserError
 
 NUM_TABLES, NUM_NUMERICAL = 26, 13
@@ -42,7 +46,21 @@ PEERS = {
 }
 TITLES = OURS | PEERS
 REFERENCE = "savedmodel"
-AGREE = 1e-5  # the largest accepted difference of probabilities
+AGREE = {FLOAT32: 1e-5, BFLOAT16: 1e-2}  # the largest accepted difference of probabilities
+DLRM = "dlrm"
+_ONLY_DLRM = ("keras", "litert", "torch")
+_DEEP = ",".join(map(str, TOP_MLP_DIMS))
+_STREAM = ",".join(map(str, TOP_MLP_DIMS[:-1]))
+MODELS = {  # beside the widths of the tables
+    DLRM: {"bottom_mlp_dims": "512,256,{dim}"},
+    "dcnv2": {"bottom_mlp_dims": "512,256,{dim}", "interaction": CROSS, "cross_layer_projection_dim": 512},
+    "wide_and_deep": {"interaction": WIDE_AND_DEEP, "top_mlp_dims": "1024,1024,1024,1024,1024,1"},
+    "lr": {"interaction": NONE},
+    "fm": {"interaction": FM, "top_mlp_dims": 1},
+    "deepfm": {"interaction": FM, "top_mlp_dims": _DEEP},
+    FINALMLP: {"interaction": FINALMLP, "stream1_dims": _STREAM, "stream2_dims": _STREAM, "gate_dims": 256, "num_heads": 8}
+    | {"gate1_features": "cat_0", "gate2_features": "cat_1"},
+}
 _MOST_SECONDS = 600  # time for a child to end
 
 
@@ -52,12 +70,16 @@ class InferenceOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 50, "embedding_dim": 8, "seconds": 0.01, "batch_sizes": (1, 64)}
 
+    model: str = option(DLRM, "model, with the MLPs of benchmarks.train_step", choices=tuple(MODELS))
+    precision: str = option(FLOAT32, "of the products of this project and of TensorFlow", choices=(FLOAT32, BFLOAT16))
     num_rounds: int = option(5, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
     rows: int = option(10_000, "rows of each of the 26 tables", unit="rows")
     embedding_dim: int = option(128, "columns of the tables", unit="columns")
     batch_sizes: tuple[int, ...] = option((1, 64, 1024, 8192, 65536), "samples scored at once", unit="samples")
     seconds: float = option(0.5, "time for each figure of a round", unit="seconds")
-    ways: tuple[str, ...] = option(tuple(TITLES), f"implementations to measure: {', '.join(TITLES)}; outputs are compared with those of {REFERENCE}")
+    ways: tuple[str, ...] | None = option(
+        None, f"implementations to measure, some of {', '.join(TITLES)}; outputs are compared with those of {REFERENCE}; the default is all"
+    )
     torch_python: str | None = option(None, "Python that has PyTorch; the default is this Python, if it has PyTorch")
     litert_python: str | None = option(None, "Python that has ai-edge-litert; the default is this Python, if it has ai-edge-litert")
     folder: str | None = option(None, "folder for temporary files; the default is the system's temporary folder")
@@ -66,7 +88,15 @@ class InferenceOptions(Options):
         super().__post_init__()
         if not self.batch_sizes or min(self.batch_sizes) < 1:
             raise ValueError(f"--batch_sizes {','.join(map(str, self.batch_sizes))}: expected positive numbers")
-        check_words("ways", self.ways, tuple(TITLES))
+        check_words("ways", self.ways or tuple(TITLES), tuple(TITLES))
+        lacking = [way for way in self.ways or () if way in _ONLY_DLRM and self.model != DLRM]
+        if lacking:
+            raise ValueError(f"--ways {lacking[0]}: measures --model {DLRM} only")
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The implementations to measure, if they are installed."""
+        return self.ways or tuple(way for way in TITLES if self.model == DLRM or way not in _ONLY_DLRM)
 
 
 class Child:
@@ -146,13 +176,14 @@ def main(chosen: InferenceOptions, report: Report) -> None:
     )
     if "scorer" in calls:
         report.table("times the scorer's latency, medians of ratios in a round", ["", *columns], _ratios(calls))
-    report.say(f"\none pass of one thread over the MLPs' weights: {1e3 * statistics.median(passes):.3f} ms")
+    report.say(f"\none pass of one thread over the dense weights in float32: {1e3 * statistics.median(passes):.3f} ms")
     report.say(f"largest difference from {TITLES[REFERENCE]}: " + ", ".join(f"{TITLES[way]} {value:.1e}" for way, value in differences.items()))
+    limit = AGREE[chosen.precision]
     for way, value in differences.items():
-        if not value <= AGREE:
-            report.say(f"{TITLES[way]} differs by more than {AGREE:g}: its figures are not valid")
-    if any(not differences.get(way, 0) <= AGREE for way in OURS):
-        raise UserError(f"the scorer's outputs differ from {TITLES[REFERENCE]}'s by more than {AGREE:g}")
+        if not value <= limit:
+            report.say(f"{TITLES[way]} differs by more than {limit:g}: its figures are not valid")
+    if any(not differences.get(way, 0) <= limit for way in OURS):
+        raise UserError(f"the scorer's outputs differ from {TITLES[REFERENCE]}'s by more than {limit:g}")
 
 
 def _pythons(chosen: InferenceOptions, report: Report) -> dict[str, str]:
@@ -163,7 +194,7 @@ def _pythons(chosen: InferenceOptions, report: Report) -> dict[str, str]:
     for way, python in given.items():
         if python and shutil.which(python) is None:
             raise UserError(f"--{way}_python {python}: no such program")
-    for way in dict.fromkeys((*chosen.ways, REFERENCE)):
+    for way in dict.fromkeys((*chosen.measured, REFERENCE)):
         missing = [module for module in needs.get(way, ()) if importlib.util.find_spec(module) is None]
         if missing and not given.get(way):
             hint = f"; set --{way}_python to a Python that has it" if way in given else "; see requirements-serving.txt"
@@ -182,7 +213,7 @@ def _measured(chosen: InferenceOptions, children: dict[str, Child], folder: Path
     """
     calls: dict = {way: {size: [] for size in chosen.batch_sizes} for way in children}
     differences, passes = dict.fromkeys(children, 0.0), []
-    dense = np.concatenate([np.load(path).ravel() for path in sorted((folder / "weights").glob("*_kernel_*.npy"))])
+    dense = np.load(folder / "dense.npy")
     draw = np.random.default_rng(0)
     for _ in range(chosen.num_rounds):
         passes.append(_pass_seconds(dense))
@@ -228,30 +259,28 @@ def _write(chosen: InferenceOptions, folder: Path, ways: dict[str, str]) -> None
     from utils.checkpoint.reading import Checkpoint
 
     data = {"dataset_type": "synthetic", "synthetic_dataset_cardinalities": [chosen.rows] * NUM_TABLES, "synthetic_dataset_train_batches": 3}
-    widths = {"embedding_dim": chosen.embedding_dim, "bottom_mlp_dims": [512, 256, chosen.embedding_dim]}
+    shape = {name: value.format(dim=chosen.embedding_dim) if isinstance(value, str) else value for name, value in MODELS[chosen.model].items()}
     rest = {"cpu": True, "batch_size": 256, "valid_batch_size": 256, "synthetic_dataset_valid_batches": 1, "log_path": ""}
     slow = {"optimizer": "adam", "learning_rate": 0.0001, "warmup_steps": 0}
-    dlrm.train(**data, **widths, **rest, **slow, save_checkpoint_path=str(folder / "checkpoint"))
-    formats = [way for way in ("savedmodel", "onnx") if way in ways]
-    flags = [
-        "--mode",
-        "export",
-        "--cpu",
-        "--log_path",
-        "",
-        "--restore_checkpoint_path",
-        folder / "checkpoint",
-        "--export_path",
-        folder / "repository",
-    ]
-    do([*map(str, flags), "--formats", ",".join(formats)], "benchmarks.inference", "")
+    widths = {} if chosen.model == "lr" else {"embedding_dim": chosen.embedding_dim}
+    precision = {"amp": True, "amp_dtype": BFLOAT16} if chosen.precision == BFLOAT16 else {}
+    dlrm.train(**data, **widths, **shape, **rest, **slow, **precision, save_checkpoint_path=str(folder / "checkpoint"))
+    flags = ["--mode", "export", "--cpu", "--log_path", "", "--restore_checkpoint_path", folder / "checkpoint"]
+    flags += ["--export_path", folder / "repository"]
+    for format, exact in (("savedmodel", chosen.precision), ("onnx", FLOAT32)):
+        if format in ways:
+            do([*map(str, flags), "--formats", format, "--precision", exact], "benchmarks.inference", "")
     checkpoint = Checkpoint(folder / "checkpoint")
+    dense = {name.removeprefix("dense/"): checkpoint.read(name) for name in checkpoint.names("dense/")}
+    np.save(folder / "dense.npy", np.concatenate([values.ravel() for values in dense.values()]))
+    if chosen.model != DLRM:
+        return
     (folder / "weights").mkdir()
-    for name in (name for name in checkpoint.names("") if name.startswith(("dense/", "tables/"))):
-        group, part, kind = name.removeprefix("dense/").rsplit("/", 2)
-        saved = f"table_{part.removeprefix('cat_')}" if group == "tables" else f"{group.removesuffix('_mlp')}_{kind}_{part}"
-        if group != "tables" or kind == "weights":
-            np.save(folder / "weights" / f"{saved}.npy", checkpoint.read(name))
+    for name, values in dense.items():
+        group, part, kind = name.rsplit("/", 2)
+        np.save(folder / "weights" / f"{group.removesuffix('_mlp')}_{kind}_{part}.npy", values)
+    for number in range(NUM_TABLES):
+        np.save(folder / "weights" / f"table_{number}.npy", checkpoint.read(f"tables/cat_{number}/weights"))
     if "litert" in ways:
         _write_lite(chosen, folder)
 

@@ -1,9 +1,9 @@
 """One scoring implementation in a process of its own, which takes turns with the others. `benchmarks.inference` starts it, also by another Python.
 
-Its arguments are the implementation ("way") and a folder with `weights/*.npy` (`bottom_kernel_0`, `table_0`, …), `checkpoint`, `repository` and
-`model.tflite`. Each line of its input is a JSON object. {"load": NAME} reads `NAME_numerical.npy` `[B, 13]` float32 and `NAME_ids.npy` `[B, 26]`
-int64 from the folder, writes the probabilities to `NAME_WAY.npy` and answers. {"turn": SECONDS} scores them for that long and answers with the
-seconds of each call.
+Its arguments are the implementation ("way") and a folder with `checkpoint`, `repository` and, for DLRM, `weights/*.npy` (`bottom_kernel_0`,
+`table_0`, …) and `model.tflite`. Each line of its input is a JSON object. {"load": NAME} reads `NAME_numerical.npy` `[B, 13]` float32 and
+`NAME_ids.npy` `[B, 26]` int64 from the folder, writes the probabilities to `NAME_WAY.npy` and answers. {"turn": SECONDS} scores them for that long
+and answers with the seconds of each call.
 """
 
 import json
@@ -35,9 +35,10 @@ def scorer(folder: Path) -> Load:
 
 def inference(folder: Path) -> Load:
     """Return the path that `--mode inference` measures."""
+    from run.native_engine import native_precision
     from training.native_evaluator import NativeEvaluator
 
-    return _evaluated(folder, lambda model, config: NativeEvaluator(model, config, 13))
+    return _evaluated(folder, lambda model, config: NativeEvaluator(model, config.model, 13, native_precision(config)))
 
 
 def evaluator(folder: Path) -> Load:
@@ -54,7 +55,7 @@ def _evaluated(folder: Path, make: Callable[[Any, Any], Any]) -> Load:
     from utils.metrics.binary import sigmoid
 
     loaded = dlrm.load(folder / "checkpoint", cpu=True)
-    found = make(loaded._evaluator()._model, loaded._config.model)
+    found = make(loaded._evaluator()._model, loaded._config)
 
     def load(numerical: np.ndarray, ids: np.ndarray) -> Score:
         count, by_feature = len(ids), np.ascontiguousarray(ids.T, np.int32)
