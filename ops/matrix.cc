@@ -9,7 +9,6 @@
 #endif
 
 #include "lanes.h"
-#include "parallel.h"
 
 namespace dlrm {
 namespace {
@@ -24,6 +23,9 @@ constexpr int64_t kPanel = kVectors * kLanes;  // columns that are stored togeth
 constexpr int64_t kDepth = 256;                // inputs or pairs of a partial sum; adding partial sums rounds less than one long sum
 constexpr int kFewRows = 2;                    // up to so many rows, reading the weights takes most of the time
 constexpr int kAhead = 32;                     // inputs or pairs whose weights are then prefetched
+constexpr int64_t kDivided = 3 << 20;          // the fewest bytes of weights that several threads divide: reading them takes longer than waking a thread
+constexpr int64_t kPart = 256 << 10;           // the fewest bytes of a task
+constexpr int64_t kPartsOfThread = 8;          // so that a thread which begins late leaves more of them to the others
 constexpr int64_t kHugePage = 2 << 20;
 
 inline Lanes Relu(Lanes x) {
@@ -34,8 +36,8 @@ inline Lanes Relu(Lanes x) {
 // The distance between rounded rows, an even number; padded, so that rows do not share lines of the first-level cache.
 inline int64_t RoundedStride(int64_t inputs) { return (inputs + 2 * kLanes - 1) / (2 * kLanes) * 2 * kLanes + 2 * kLanes; }
 
-// The first input of the i-th of `count` partial sums.
-inline int64_t Begin(int64_t inputs, int64_t count, int64_t i) { return inputs * i / count; }
+// The first of the i-th of `count` nearly equal parts of `size`.
+inline int64_t Begin(int64_t size, int64_t count, int64_t i) { return size * i / count; }
 
 inline void AddProducts(float x, Lanes weights, Lanes* sum) { *sum += x * weights; }
 
@@ -173,17 +175,26 @@ PackedLayer::PackedLayer(const float* kernel, const float* bias, int64_t inputs,
 
 int64_t PackedLayer::RoundedSize(int64_t rows, int64_t inputs) { return rows * RoundedStride(inputs); }
 
-void PackedLayer::Apply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, BFloat16* rounded) const {
-  const int64_t stride = RoundedStride(inputs_);
+void PackedLayer::Apply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, BFloat16* rounded, const Threads& threads) const {
+  const int64_t stride = RoundedStride(inputs_), panels = (outputs_ + kPanel - 1) / kPanel;
   for (int64_t row = 0; bfloat16_ && row < rows; ++row) RoundRow(x + row * x_stride, inputs_, rounded + row * stride);
-  for (int64_t first = 0; first < outputs_; first += kPanel) {
-    const Panel panel{panels_.get() + first * depth_, bias_.get() + first, depth_, std::min(kPanel, outputs_ - first), relu_};
-    if (bfloat16_) {
-      Rows(panel, static_cast<const BFloat16*>(rounded), stride, rows, y + first, y_stride);
-    } else {
-      Rows(panel, x, x_stride, rows, y + first, y_stride);
+  const auto multiply = [&](int64_t begin, int64_t end) {
+    for (int64_t first = begin * kPanel; first < std::min(end * kPanel, outputs_); first += kPanel) {
+      const Panel panel{panels_.get() + first * depth_, bias_.get() + first, depth_, std::min(kPanel, outputs_ - first), relu_};
+      if (bfloat16_) {
+        Rows(panel, static_cast<const BFloat16*>(rounded), stride, rows, y + first, y_stride);
+      } else {
+        Rows(panel, x, x_stride, rows, y + first, y_stride);
+      }
     }
-  }
+  };
+  const int64_t bytes = panels * depth_ * kPanel * int64_t{sizeof(float)};
+  const int64_t parts = threads.count > 1 && bytes >= kDivided ? std::min({panels, bytes / kPart, kPartsOfThread * threads.count}) : 1;
+  if (parts < 2) return multiply(0, panels);
+  threads.run(parts, [&](int64_t part) {
+    const FlushDenormals flush;
+    multiply(Begin(panels, parts, part), Begin(panels, parts, part + 1));
+  });
 }
 
 }  // namespace dlrm

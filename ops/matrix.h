@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "elements.h"
+#include "parallel.h"
 
 namespace dlrm {
 
@@ -24,8 +25,9 @@ class PackedLayer {
   static int64_t RoundedSize(int64_t rows, int64_t inputs);
 
   // The strides are the distances between rows, in elements; between its rows y is not written. y must not overlap x. In bfloat16 `rounded` has
-  // RoundedSize(rows, inputs()) elements, which are overwritten.
-  void Apply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, BFloat16* rounded = nullptr) const;
+  // RoundedSize(rows, inputs()) elements, which are overwritten. Several threads divide the outputs where the weights are large.
+  void Apply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, BFloat16* rounded = nullptr,
+             const Threads& threads = kCallingThread) const;
 
  private:
   struct Free {

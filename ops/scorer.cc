@@ -166,6 +166,7 @@ struct Scorer::Buffers {
   bool dot;
   Rows hidden[2], bottom, vectors, joined, beside, crossed[2], sums, context, gated, fused;
   std::unique_ptr<BFloat16[]> rounded;  // inputs of a layer in bfloat16
+  const Threads* threads = &kCallingThread;  // those that divide a layer's outputs
 };
 
 Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers, int threads)
@@ -180,7 +181,8 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
       context_(0),
       fused_(0),
       threads_(std::max(threads, 1)),
-      helpers_(new Helpers(threads - 1)) {
+      helpers_(new Helpers(threads - 1)),
+      together_{threads_, [this](int64_t count, const std::function<void(int64_t)>& work) { helpers_->Run(count, threads_ - 1, work); }} {
   const bool bfloat16 = shape.bfloat16 != 0;
   bottom_ = Packed(layers, shape.bottom, bfloat16);
   cross_ = Packed(layers, shape.cross, bfloat16);
@@ -300,7 +302,7 @@ void Scorer::Gate(const Stream& stream, int64_t samples, Buffers* buffers) const
   const Rows* last = &context;
   for (size_t i = 0; i < stream.gate.size(); ++i) {
     const Rows& to = i + 1 == stream.gate.size() ? gated : buffers->hidden[i % 2];
-    stream.gate[i].Apply(last->data(), last->stride(), samples, to.data(), to.stride(), buffers->rounded.get());
+    stream.gate[i].Apply(last->data(), last->stride(), samples, to.data(), to.stride(), buffers->rounded.get(), *buffers->threads);
     last = &to;
   }
   for (int64_t sample = 0; sample < samples; ++sample) {
@@ -317,16 +319,16 @@ void Scorer::FuseStreams(int64_t samples, float* logits, Buffers* buffers) const
     const Rows* last = stream.gate.empty() ? &buffers->joined : &buffers->gated;
     for (size_t layer = 0; layer + 1 < stream.layers.size(); ++layer) {
       const Rows& hidden = buffers->hidden[layer % 2];
-      stream.layers[layer].Apply(last->data(), last->stride(), samples, hidden.data(), hidden.stride(), buffers->rounded.get());
+      stream.layers[layer].Apply(last->data(), last->stride(), samples, hidden.data(), hidden.stride(), buffers->rounded.get(), *buffers->threads);
       last = &hidden;
     }
-    stream.layers.back().Apply(last->data(), last->stride(), samples, outputs[i], fused.stride(), buffers->rounded.get());
+    stream.layers.back().Apply(last->data(), last->stride(), samples, outputs[i], fused.stride(), buffers->rounded.get(), *buffers->threads);
   }
-  fusion_[0].Apply(fused.data(), fused.stride(), samples, logits, 1, buffers->rounded.get());
+  fusion_[0].Apply(fused.data(), fused.stride(), samples, logits, 1, buffers->rounded.get(), *buffers->threads);
   const Rows& products = buffers->hidden[0];
   for (size_t head = 0; head < heads_.size(); ++head) {
     const int64_t inputs = heads_[head].inputs(), width = heads_[head].outputs();
-    heads_[head].Apply(outputs[0] + head * inputs, fused.stride(), samples, products.data(), products.stride(), buffers->rounded.get());
+    heads_[head].Apply(outputs[0] + head * inputs, fused.stride(), samples, products.data(), products.stride(), buffers->rounded.get(), *buffers->threads);
     for (int64_t sample = 0; sample < samples; ++sample) {
       const float *left = products.data() + sample * products.stride(), *right = outputs[1] + head * width + sample * fused.stride();
       float total = 0;
@@ -361,7 +363,7 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
     for (size_t i = 0; i < count; ++i) {
       const Rows& hidden = buffers->hidden[turn ^= 1];
       const bool last = i + 1 == count;
-      layers[i].Apply(x, stride, samples, last ? to : hidden.data(), last ? to_stride : hidden.stride(), buffers->rounded.get());
+      layers[i].Apply(x, stride, samples, last ? to : hidden.data(), last ? to_stride : hidden.stride(), buffers->rounded.get(), *buffers->threads);
       x = hidden.data(), stride = hidden.stride();
     }
   };
@@ -384,10 +386,10 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
       const bool ends_beside = shape_.parallel && i + products == cross_.size();
       const Rows &to = ends_beside ? buffers->beside : buffers->crossed[i / products % 2], &hidden = buffers->hidden[0];
       if (shape_.full_rank) {
-        cross_[i].Apply(x, stride, samples, to.data(), to.stride(), buffers->rounded.get());
+        cross_[i].Apply(x, stride, samples, to.data(), to.stride(), buffers->rounded.get(), *buffers->threads);
       } else {
-        cross_[i].Apply(x, stride, samples, hidden.data(), hidden.stride(), buffers->rounded.get());
-        cross_[i + 1].Apply(hidden.data(), hidden.stride(), samples, to.data(), to.stride(), buffers->rounded.get());
+        cross_[i].Apply(x, stride, samples, hidden.data(), hidden.stride(), buffers->rounded.get(), *buffers->threads);
+        cross_[i + 1].Apply(hidden.data(), hidden.stride(), samples, to.data(), to.stride(), buffers->rounded.get(), *buffers->threads);
       }
       for (int64_t sample = 0; sample < samples; ++sample) {
         const float *first = joined.data() + sample * joined.stride(), *last = x + sample * stride;
@@ -404,7 +406,7 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
     const Rows& beside = buffers->beside;
     x = joined.data(), stride = joined.stride();
     through(top_, top_.size() - 1, beside.data() + joined_, beside.stride());
-    top_.back().Apply(beside.data(), beside.stride(), samples, logits, 1, buffers->rounded.get());
+    top_.back().Apply(beside.data(), beside.stride(), samples, logits, 1, buffers->rounded.get(), *buffers->threads);
   } else if (top_.empty()) {
     std::fill_n(logits, samples, 0.0f);
   } else {
@@ -413,6 +415,23 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
   if (shape_.interaction == kPairSum) AddPairSums(samples, logits, buffers);
   if (shape_.linear) AddLinear(samples, numerical, ids, logits);
 }
+
+namespace {
+
+// Counts the calls that run.
+class OneMore {
+ public:
+  explicit OneMore(std::atomic<int>* counted) : counted_(counted), count_(++*counted) {}
+  ~OneMore() { --*counted_; }
+
+  int count() const { return count_; }
+
+ private:
+  std::atomic<int>* counted_;
+  const int count_;
+};
+
+}  // namespace
 
 int64_t Scorer::Score(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const {
   if (samples == 0) return -1;
@@ -424,6 +443,8 @@ int64_t Scorer::Score(int64_t samples, const float* numerical, const int32_t* id
   const int64_t size = (samples + workers * turns - 1) / (workers * turns);
   std::vector<std::unique_ptr<Buffers>> spare;  // allocated here, because a helper must not throw
   for (int64_t i = 0; i < workers; ++i) spare.emplace_back(new Buffers(*this, size));
+  const OneMore call(&calls_);
+  if (workers == 1 && call.count() == 1) spare[0]->threads = &together_;
   std::mutex mutex;
   helpers_->Run((samples + size - 1) / size, static_cast<int>(workers) - 1, [&](int64_t task) {
     std::unique_lock<std::mutex> lock(mutex);

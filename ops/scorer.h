@@ -5,12 +5,14 @@
 #ifndef DLRM_OPS_SCORER_H_
 #define DLRM_OPS_SCORER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "helpers.h"
 #include "matrix.h"
+#include "parallel.h"
 
 namespace dlrm {
 
@@ -99,6 +101,8 @@ class Scorer {
   int64_t ids_, embedded_, before_, joined_, widest_, deepest_, flops_, context_, fused_;
   int threads_;
   std::unique_ptr<Helpers> helpers_;
+  Threads together_;                   // this thread and the helpers
+  mutable std::atomic<int> calls_{0};  // calls of Score that run now; only a single one with few samples divides its layers between threads
 };
 
 }  // namespace dlrm

@@ -30,6 +30,7 @@ CASES = {  # number of numericals M, bottom MLP, widths D_f, hotness h of each f
     "parallel of full rank": (0, (), (8, 3), (2, 1), InteractionShape("cross", 1, 0, True), (300, 1)),
     "cross layers alone": (2, (3,), (8, 3), (2, 1), InteractionShape("cross", 2, 0), (1,)),
     "cross without numericals": (0, (), (3, 4), (1, 1), CROSS, (5, 1)),
+    "large layers": (2, (24,), (24,) * 2, (1, 1), DOT, (1300, 1300, 1)),  # whose outputs threads divide, for few samples
     "deep": (1, (1030, 24), (24,) * 2, (1, 1), DOT, (515, 700, 1)),  # inputs are summed in blocks of 256, here several
 }
 ROWS = 50
@@ -175,7 +176,7 @@ def test_tables_of_every_precision_in_chunks(library, precision, height, width):
 
 
 @pytest.mark.parametrize("computes_in", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["dot", "cross", "deep"])
+@pytest.mark.parametrize("name", ["dot", "cross", "large layers", "deep"])
 def test_a_sample_has_the_same_bits_in_any_batch_and_by_any_number_of_threads(library, name, computes_in):
     model = Model(name)
     numerical, ids = model.samples(301)
