@@ -17,6 +17,8 @@ namespace {
 constexpr int64_t kMostSamples = 120;  // maximum of a task: the outputs of two layers of 1,024 then stay in the second-level cache
 constexpr int64_t kFewSamples = 12;    // minimum of a task if there are several, since each reads all weights
 constexpr double kAlone = 150e6;       // below so many operations one thread works alone: a millisecond
+constexpr int64_t kLookup = 3000;      // operations in the time of a row's lookup, and
+constexpr int64_t kColumn = 100;       // of each of its columns
 constexpr int64_t kApart = 16;         // padding between rows, so that they do not share lines of the first-level cache
 
 inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -201,6 +203,7 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
     const int64_t chunks = (table.rows + table.chunk_rows - 1) / table.chunk_rows * ((table.width + table.chunk_width - 1) / table.chunk_width);
     return std::vector<const void*>(table.chunks, table.chunks + chunks);
   };
+  int64_t lookups = 0;
   for (int32_t i = 0; i < shape.features; ++i) {
     const ScorerFeature& table = features[i];
     const bool in_bottom = dot && bottom_.empty() && i == 0;
@@ -210,6 +213,7 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
       linear_features_.push_back({weights, chunks_of(weights), ids_, 0, false});
     }
     ids_ += table.hotness;
+    lookups += table.hotness * (kLookup + kColumn * table.width + (shape.linear ? kLookup : 0));
     embedded_ += in_bottom ? 0 : table.width;
   }
   for (int i = 0; i < 2 && shape.stream[0] > 0; ++i) {
@@ -226,7 +230,7 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
   const int64_t vectors = shape.features + (bottom_.empty() ? 0 : 1), width = features_[0].table.width;
   if (!dot) before_ = bottom_.empty() ? std::max<int64_t>(shape.numerical, scaled_.size()) : bottom;
   joined_ = dot ? width + vectors * (vectors - 1) / 2 : before_ + embedded_;
-  flops_ = dot ? vectors * (vectors - 1) * width : shape.interaction == kPairSum ? 4 * joined_ : 0;
+  flops_ = lookups + (dot ? vectors * (vectors - 1) * width : shape.interaction == kPairSum ? 4 * joined_ : 0);
   std::vector<const std::vector<PackedLayer>*> parts = {&bottom_, &cross_, &top_, &fusion_, &heads_};
   for (const Stream& stream : streams_) parts.insert(parts.end(), {&stream.gate, &stream.layers});
   for (const auto* part : parts) {

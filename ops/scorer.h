@@ -96,8 +96,8 @@ class Scorer {
   std::vector<PackedLayer> fusion_, heads_;
   std::vector<float> weights_, scaled_;  // of the numerical features: of the linear part [M], their vectors [M, D]
   float intercept_;                      // of the linear part
-  // K; columns of the vectors, before them, of the interaction's output and of the widest layer; the most inputs of a layer; operations a sample; columns of the vectors that a
-  // gate reads, and of both streams' outputs.
+  // K; columns of the vectors, before them, of the interaction's output and of the widest layer; the most inputs of a layer; operations a sample,
+  // lookups expressed in them; columns of the vectors that a gate reads, and of both streams' outputs.
   int64_t ids_, embedded_, before_, joined_, widest_, deepest_, flops_, context_, fused_;
   int threads_;
   std::unique_ptr<Helpers> helpers_;

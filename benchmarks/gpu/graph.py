@@ -65,6 +65,11 @@ def cases(workers: int) -> Iterator[Case]:
     yield Case("sgd, float32, --interaction cross, without XLA", ("--interaction", "cross"))
     parallel = ("--interaction", "cross", "--structure", "parallel", "--cross_layer_projection_dim", "0")
     yield Case("adam, float16, parallel cross layers of full rank", (*AMP, "--optimizer", "adam", *parallel), limit="adam")
+    factored = ("--interaction", "fm", "--linear_optimizer", "adam", "--top_mlp_dims", "64,1")
+    yield Case("adam, float16, DeepFM", (*AMP, "--optimizer", "adam", *factored))
+    streams = ("--interaction", "finalmlp", "--stream1_dims", "64,32", "--stream2_dims", "32", "--gate_dims", "16", "--num_heads", "4")
+    yield Case("adam, float16, FinalMLP", (*AMP, "--optimizer", "adam", *streams))
+    yield Case("sgd, float32, FinalMLP, without XLA", streams)
     whole = ("--dense_update_rows", str(ROWS), "--table_l2", "0.01")
     for optimizer in ("sgd", "adam"):
         yield Case(f"{optimizer}, float16, whole tables with decay", (*AMP, "--optimizer", optimizer, *whole))

@@ -291,6 +291,7 @@ def test_help(name):
         ("preproc_spark", ("--kinds", "log,tables"), "--kinds tables: expected some of log, table"),
         ("inference", ("--torch_python", "/no/such"), "--torch_python /no/such: no such program"),
         ("inference", ("--ways", "fast"), "--ways fast: expected one or more of scorer, inference"),
+        ("inference", ("--model", "fm", "--ways", "onnx,keras"), "--ways keras: measures --model dlrm only"),
         ("startup", ("--xla", "perhaps"), "--xla perhaps: expected one or more of off, on"),
         ("scaling", ("--workers", "3"), "--workers 3: expected positive numbers that divide --batch_size 8192"),
         ("train_step", ("--ids", "normal"), "--ids normal: expected one or more of uniform, power_law"),

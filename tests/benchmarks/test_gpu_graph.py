@@ -17,6 +17,7 @@ QUICK = (
     "scores, bfloat16",
     "adam, float32",
     "rmsprop, bfloat16",
+    "adam, float16, FinalMLP",
     "adam, float16, lists of ids",
     "sgd, float32, without XLA",
     "adam, bfloat16, 5 tables in host memory",

@@ -77,7 +77,10 @@ class LogisticRegressionArchitecture(Architecture):
 
 PROGRAM = Path(__file__)
 FLAGS = ("--cpu", "--interaction", NAME, "--embedding_dim", "1", "--batch_size", "64", "--valid_batch_size", "128", "--warmup_steps", "0")
-TRAIN = (*FLAGS, "--optimizer", "adam", "--learning_rate", "0.02", "--gradient_slices", "2", "--epochs", "2")
+LENGTH = ("--gradient_slices", "2", "--epochs", "2")
+TRAIN = (*FLAGS, "--optimizer", "adam", "--learning_rate", "0.02", *LENGTH)
+# the project's own logistic regression, which is begun at zero
+OWN = ("--cpu", "--interaction", "none", "--batch_size", "64", "--valid_batch_size", "128", "--linear_optimizer", "ftrl", *LENGTH)
 
 
 def run(workers, folder, *lines):
@@ -110,10 +113,13 @@ def trained(dataset, tmp_path_factory):
     folder = tmp_path_factory.mktemp("logistic")
     found = {}
     for workers in (1, 2):
-        names = {name: folder / f"{name}{workers}" for name in ("whole", "broken")}
-        common = ("--dataset_path", dataset, *TRAIN, "--log_path", "")
-        broken = (*common, "--save_checkpoint_path", names["broken"])
-        run(workers, folder, (*common, "--save_checkpoint_path", names["whole"]), (*broken, "--max_steps", "7"), (*broken, "--resume", "auto"))
+        names = {name: folder / f"{name}{workers}" for name in ("whole", "broken", "own whole", "own broken")}
+        lines = []
+        for prefix, flags in (("", TRAIN), ("own ", OWN)):
+            common = ("--dataset_path", dataset, *flags, "--log_path", "", "--save_checkpoint_path")
+            broken = (*common, names[f"{prefix}broken"])
+            lines += [(*common, names[f"{prefix}whole"]), (*broken, "--max_steps", "7"), (*broken, "--resume", "auto")]
+        run(workers, folder, *lines)
         found[workers] = names
     return found
 
@@ -126,16 +132,20 @@ def by_hand(weights, split):
     return logits
 
 
+@pytest.mark.parametrize("prefix", ["", "own "])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_model_resumes_bit_for_bit(trained, workers):
+def test_model_resumes_bit_for_bit(trained, workers, prefix):
     names = trained[workers]
-    assert_equal(*(arrays(names[name]) for name in ("whole", "broken")))
+    assert_equal(*(arrays(names[f"{prefix}{name}"]) for name in ("whole", "broken")))
 
 
-def test_model_trains_equally_on_one_worker_and_on_two(trained):
-    one, two = (arrays(trained[workers]["whole"]) for workers in (1, 2))
-    assert Checkpoint(trained[1]["whole"]).manifest["model"]["name"] == NAME
+@pytest.mark.parametrize(("prefix", "name"), [("", NAME), ("own ", "logistic_regression")])
+def test_model_trains_equally_on_one_worker_and_on_two(trained, prefix, name):
+    one, two = (arrays(trained[workers][f"{prefix}whole"]) for workers in (1, 2))
+    assert Checkpoint(trained[1][f"{prefix}whole"]).manifest["model"]["name"] == name
     assert_equal(one, two)
+    tables = [values for array, values in one.items() if array.startswith("tables/") and array.endswith("/weights")]
+    assert tables and all(np.abs(values).max() > 0.01 for values in tables)
 
 
 def test_model_evaluates_predicts_and_exports(trained, dataset, tmp_path):
