@@ -107,7 +107,7 @@ TRAININGS |= {
     f"mixed {optimizer} on a GPU": _training("mixed", optimizer, *flags, slices=1, steps=30, gpu=True) for optimizer, flags in ON_GPU.items()
 }
 # Trainings that run on four workers and need not run on two.
-ON_FOUR = ("sliced sgd large", "mixed cross", "mixed sgd of four")
+ON_FOUR = ("sliced sgd large", "mixed cross", "mixed sgd of four", "mixed rowwise_adagrad", "mixed shapes", "mixed wide", "mixed fm")
 # Each further worker makes steps slower: on two processors, eight workers take about a second for a step.
 CHOSEN = {
     1: tuple(TRAININGS),
@@ -120,12 +120,8 @@ CHOSEN = {
         "sliced adam bfloat16",
         *ON_FOUR,
         "tables sgd of one column",
-        "mixed rowwise_adagrad",
         "mixed lists",
         "sliced lists",
-        "mixed shapes",
-        "mixed wide",
-        "mixed fm",
         "mixed finalmlp",
         "mixed sgd on a GPU",  # the others on one worker only: `updates.py` has every optimizer on any number of workers
     ),

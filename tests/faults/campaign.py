@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
-from victim import EVERY, PHASES, RUN, WIDE_RUN, Victim, check_all, differing, interrupted_in, write_dataset  # noqa: E402
+from victim import EVERY, MODELS, PHASES, RUN, Victim, check_all, differing, interrupted_in, write_dataset  # noqa: E402
 
 STEPS = 96  # steps of a run: four epochs
 
@@ -250,7 +250,9 @@ class Campaign:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save_kills", type=int, default=50, help="kills inside a save, a fifth of them with two workers; a few more of Wide & Deep")
+    parser.add_argument(
+        "--save_kills", type=int, default=50, help="kills inside a save, a fifth of them with two workers; a few more of other models"
+    )
     parser.add_argument("--other_kills", type=int, default=20, help="kills anywhere else, a fifth of them with two workers")
     parser.add_argument("--others", type=int, default=6, help="tries of each other fault")
     parser.add_argument("--requests", type=int, default=5000, help="requests of raw rows under publishing and kills; serving_fire.py sends more")
@@ -265,19 +267,19 @@ def main() -> int:
 
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        for name in ("dlrm", "wide"):
+        for name in ("dlrm", *MODELS):
             (Path(folder) / name).mkdir()
         campaign = Campaign(Path(folder) / "dlrm", options.seed)
-        wide = Campaign(Path(folder) / "wide", options.seed, WIDE_RUN, "Wide & Deep")
+        others = [Campaign(Path(folder) / name, options.seed, flags, name) for name, flags in MODELS.items()]
         print(f"unbroken run: {campaign.run_s:.1f} s", flush=True)
         faults = [
             lambda: campaign.kills(options.save_kills - options.save_kills // 5, in_save=True),
             lambda: campaign.kills(options.save_kills // 5, in_save=True, workers=2),
             lambda: campaign.kills(options.other_kills - options.other_kills // 5, in_save=False),
             lambda: campaign.kills(options.other_kills // 5, in_save=False, workers=2),
-            lambda: wide.kills(options.save_kills // 10, in_save=True),
-            lambda: wide.kills(options.other_kills // 10, in_save=False),
-            lambda: wide.kills(options.save_kills // 25, in_save=True, workers=2),
+            *(lambda other=other: other.kills(options.save_kills // 10, in_save=True) for other in others),
+            *(lambda other=other: other.kills(options.other_kills // 10, in_save=False) for other in others),
+            *(lambda other=other: other.kills(options.save_kills // 25, in_save=True, workers=2) for other in others),
             lambda: campaign.terminations(options.others),
             lambda: campaign.full_disk(options.others),
             lambda: campaign.flipped_bits(options.others),

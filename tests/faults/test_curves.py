@@ -94,7 +94,7 @@ def unbroken(tmp_path_factory, dataset):
 
 @pytest.mark.parametrize(
     ("workers", "more", "kills"),
-    [(1, (), 3), (2, HALF, 2), *(pytest.param(workers, (), KILLS, marks=pytest.mark.slow) for workers in (1, 2))],
+    [(1, (), 2), (2, HALF, 1), *(pytest.param(workers, (), KILLS, marks=pytest.mark.slow) for workers in (1, 2))],
 )
 def test_killed_run_has_the_curves_and_weights_of_an_unbroken_one(tmp_path, dataset, unbroken, workers, more, kills):
     draw, expected, log, killed = random.Random(workers), curves(unbroken(workers, more)), tmp_path / "cut.json", 0

@@ -30,6 +30,11 @@ RUN = ("--cpu", *MODEL, *DATA, *OPTIMIZER, "--print_freq", "1", "--gradient_slic
 WIDE_MODEL = ("--interaction", "wide_and_deep", "--embedding_dim", "16", "--top_mlp_dims", "16,1", "--dropout", "0.1")
 WIDE_OPTIMIZERS = ("--optimizer", "rmsprop", "--rho", "0.5", "--learning_rate", "0.001", "--linear_learning_rate", "0.02")
 WIDE_RUN = ("--cpu", *WIDE_MODEL, *DATA, *WIDE_OPTIMIZERS, "--print_freq", "1", "--gradient_slices", "2")
+FM_MODEL = ("--interaction", "fm", "--embedding_dim", "16", "--top_mlp_dims", "16,1", "--batch_norm")
+FM_RUN = ("--cpu", *FM_MODEL, *DATA, *OPTIMIZER, "--linear_optimizer", "ftrl", "--print_freq", "1", "--gradient_slices", "2")
+TWO_STREAMS = ("--interaction", "finalmlp", "--embedding_dim", "16", "--stream1_dims", "16,8", "--stream2_dims", "16", "--num_heads", "4")
+TWO_STREAMS_RUN = ("--cpu", *TWO_STREAMS, "--gate_dims", "8", "--dropout", "0.1", *DATA, *OPTIMIZER, "--print_freq", "1", "--gradient_slices", "2")
+MODELS = {"Wide & Deep": WIDE_RUN, "DeepFM": FM_RUN, "FinalMLP": TWO_STREAMS_RUN}  # flags of models other than DLRM
 PHASES = {"arrays": "while arrays were written", "manifest": "after the manifest, before the rename", "removal": "while an old one was removed"}
 
 
