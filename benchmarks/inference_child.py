@@ -36,9 +36,14 @@ def scorer(folder: Path) -> Load:
 def inference(folder: Path) -> Load:
     """Return the path that `--mode inference` measures."""
     from run.native_engine import native_precision
+    from training.evaluator import Evaluator
     from training.native_evaluator import NativeEvaluator
 
-    return _evaluated(folder, lambda model, config: NativeEvaluator(model, config.model, 13, native_precision(config)))
+    def make(model: Any, config: Any) -> Any:
+        precision = native_precision(config)
+        return Evaluator(model) if precision is None else NativeEvaluator(model, config.model, 13, precision)
+
+    return _evaluated(folder, make)
 
 
 def evaluator(folder: Path) -> Load:

@@ -91,11 +91,13 @@ void PrefetchRow(const ScorerFeature& table, const std::vector<const void*>& chu
   PrefetchToRead(chunk + id % table.chunk_rows * bytes, static_cast<int>(bytes));
 }
 
-std::vector<PackedLayer> Packed(const ScorerLayer*& next, int32_t count, bool bfloat16) {
+// `exact`: the last layer multiplies in float32.
+std::vector<PackedLayer> Packed(const ScorerLayer*& next, int32_t count, bool bfloat16, bool exact = false) {
   std::vector<PackedLayer> layers;
   layers.reserve(count);
   for (int32_t i = 0; i < count; ++i, ++next) {
-    layers.emplace_back(next->kernel, next->bias, next->inputs, next->outputs, next->relu != 0, bfloat16 && next->outputs > 1);
+    layers.emplace_back(next->kernel, next->bias, next->inputs, next->outputs, next->relu != 0,
+                        bfloat16 && next->outputs > 1 && !(exact && i + 1 == count));
   }
   return layers;
 }
@@ -217,7 +219,7 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
     embedded_ += in_bottom ? 0 : table.width;
   }
   for (int i = 0; i < 2 && shape.stream[0] > 0; ++i) {
-    std::vector<PackedLayer> gate = Packed(layers, shape.gate[i], bfloat16);
+    std::vector<PackedLayer> gate = Packed(layers, shape.gate[i], bfloat16, true);
     const int32_t* gated_by = shape.gated_by + i * shape.gate_features[0];
     streams_.push_back({std::move(gate), Packed(layers, shape.stream[i], bfloat16), {gated_by, gated_by + shape.gate_features[i]}});
     if (!streams_[i].gate.empty()) context_ = std::max(context_, streams_[i].gate[0].inputs());

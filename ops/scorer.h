@@ -51,7 +51,7 @@ struct ScorerShape {
   int32_t gate[2], gate_features[2], stream[2];
   int32_t heads;            // kernels of the bilinear layer of both streams' outputs
   const int32_t* gated_by;  // positions of the features that the first gate reads, then those of the second
-  int32_t bfloat16;         // 1: layers of more than one output multiply in bfloat16
+  int32_t bfloat16;         // 1: layers of more than one output, but for a gate's last, multiply in bfloat16
 };
 
 class Scorer {

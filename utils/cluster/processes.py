@@ -174,16 +174,13 @@ def _handlers_wait() -> Iterator[None]:
         return
     came: list[int] = []
     handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
-    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in handlers:
-        signal.signal(number, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as after:  # does all of it, even where a handler raises meanwhile
+        after.callback(lambda: [handlers[number](number, None) for number in came])
         for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for number in came:
-            handlers[number](number, None)
+            if callable(handler):
+                after.callback(signal.signal, number, handler)
+                signal.signal(number, lambda number, _: came.append(number))
+        yield
 
 
 def _end_gently(process: subprocess.Popen) -> None:
