@@ -87,7 +87,7 @@ class NativeScorer:
         layers: the dense layers; their weights are copied.
         interaction: the interaction of the features.
         precision: FLOAT32; or BFLOAT16, in which matrices and what they multiply are rounded, and the products are summed in float32. The layer of
-            the logit, vectors and their interaction stay float32.
+            the logit, a gate's last one, vectors and their interaction stay float32.
         threads: threads for one call with many samples, including the caller's; None for as many as the process may use.
 
     Attributes:
