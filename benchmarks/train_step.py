@@ -31,7 +31,7 @@ from benchmarks.rounds import Action, Seconds, interleave, median, speedup, spre
 from benchmarks.workload import EXPONENTS, HOTNESS_HELP, Workload, check_words, hotness_of_tables, options, t15_rows
 from dataloading.tfrecord.spec import outbrain_spec
 from utils.config.option import option
-from utils.config.options import CAT, CROSS, DOT, FINALMLP, FM, TOP_MLP_DIMS, WIDE_AND_DEEP
+from utils.config.options import CAT, CROSS, DOT, FINALMLP, FM, WIDE_AND_DEEP
 from utils.dialects.wide_and_deep import DEFAULTS as PUBLISHED
 from utils.errors import UserError
 
@@ -41,6 +41,7 @@ LARGE, LARGE_COMPILED = "project t15", "project t15 --xla"
 TF_KERAS = "tf_keras WideDeepModel"
 PEERS = (KERAS, KERAS_COMPILED, PLAIN, TF_KERAS)
 DLRM, DEEPFM = "dlrm", "deepfm"
+FIELD_WIDTH, FIELD_DIMS = 16, (400, 400, 400, 1)  # sizes with which DeepFM and FinalMLP are published for Criteo's logs
 _NOT_OF_OTHERS = ("interaction", "bottom_mlp_dims", "cross_layer_projection_dim", "t15")
 UNREAD = {WIDE_AND_DEEP: ("batch_norm", *_NOT_OF_OTHERS), DEEPFM: _NOT_OF_OTHERS, FINALMLP: _NOT_OF_OTHERS}  # options without effect, by model
 
@@ -72,13 +73,15 @@ class StepOptions(Options):
     cardinality: int | None = option(None, "rows of each table; the default is 100000, or those of Outbrain's tables for wide_and_deep", unit="rows")
     hotness: str = option("1", HOTNESS_HELP)
     embedding_dim: int | None = option(
-        None, "columns of every table; the default is 128, or the widths of Outbrain's tables for wide_and_deep with its own tables", unit="columns"
+        None,
+        "columns of every table; the default is 128, for deepfm and finalmlp 16, or the widths of Outbrain's tables for wide_and_deep with its own tables",
+        unit="columns",
     )
     bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "layer widths of the bottom MLP")
     top_mlp_dims: tuple[int, ...] | None = option(
         None,
         "layer widths of the top MLP, of the deep part of wide_and_deep, or but for the last of both streams of finalmlp; the default is "
-        "1024,1024,512,256,1, or five layers of 1024 and 1",
+        "1024,1024,512,256,1, for deepfm and finalmlp 400,400,400,1, or five layers of 1024 and 1",
     )
     interaction: str = option("dot", "interaction of the vectors; the parts of the step are measured only with dot", choices=(DOT, CROSS, CAT))
     cross_layer_projection_dim: int = option(512, "rank of the cross layers' kernels")
@@ -128,7 +131,7 @@ class StepOptions(Options):
         """The widths of the tables, or one number for all."""
         if self._outbrain and self.embedding_dim is None:
             return tuple(feature.embedding_dim for feature in outbrain_spec().categorical)
-        return (self.embedding_dim or 128,)
+        return (self.embedding_dim or (FIELD_WIDTH if self.model in (DEEPFM, FINALMLP) else 128),)
 
     @property
     def _outbrain(self) -> bool:
@@ -148,9 +151,9 @@ class StepOptions(Options):
                 flags += [f"--{name}", PUBLISHED[name]]
             flags += ["--top_mlp_dims", _words(self.top_mlp_dims or PUBLISHED["top_mlp_dims"])]
         elif self.model == DEEPFM:
-            flags += ["--interaction", FM, "--linear_optimizer", "sgd", "--top_mlp_dims", _words(self.top_mlp_dims or TOP_MLP_DIMS)]
+            flags += ["--interaction", FM, "--linear_optimizer", "sgd", "--top_mlp_dims", _words(self.top_mlp_dims or FIELD_DIMS)]
         elif self.model == FINALMLP:
-            *dims, _ = self.top_mlp_dims or TOP_MLP_DIMS
+            *dims, _ = self.top_mlp_dims or FIELD_DIMS
             flags += ["--interaction", FINALMLP, "--stream1_dims", _words(dims), "--stream2_dims", _words(dims), "--gate_dims", dims[-1]]
             flags += ["--gate1_features", "cat_0", "--gate2_features", "cat_1", "--num_heads", 8]
         else:

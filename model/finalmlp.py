@@ -10,9 +10,10 @@ from model.embedding.distributed import DistributedEmbedding
 from model.layers.batch_norm import BatchNorm
 from model.layers.bilinear import Bilinear
 from model.layers.dense import Drop, LayerWeights
+from model.layers.fields import ScaledVectors, Wanted, fields
 from model.layers.gate import gated
 from model.layers.mlp import Mlp
-from model.layers.scaled_vectors import ScaledVectors
+from model.native import NativeOperations
 from model.sharded_model import ShardedModel
 
 
@@ -48,12 +49,21 @@ class FinalMlp(ShardedModel):
         vectors: the numerical features' vectors; None without numerical features.
         streams: both streams.
         fusion: the fusion of their outputs.
+        native: the C++ operations; None for TensorFlow's own.
     """
 
     command = "finalmlp.py"
 
-    def __init__(self, embedding: DistributedEmbedding, vectors: ScaledVectors | None, streams: Sequence[Stream], fusion: Fusion):
+    def __init__(
+        self,
+        embedding: DistributedEmbedding,
+        vectors: ScaledVectors | None,
+        streams: Sequence[Stream],
+        fusion: Fusion,
+        native: NativeOperations | None = None,
+    ):
         super().__init__(name="finalmlp")
+        self._native = native
         self.embedding, self.scaled_vectors, self._streams, self._fusion = embedding, vectors, tuple(streams), fusion
 
     def build_weights(self, num_numerical: int) -> None:
@@ -84,7 +94,7 @@ class FinalMlp(ShardedModel):
         norm: BatchNorm | None = None,
     ) -> tf.Tensor:
         """Return logits `[b]` float32 for numerical `[b, M]` and the output of `embedding`; `slices`, `drop` and `norm` as in `Mlp.forward`."""
-        dim, left = self.embedding.widths[0], list(weights)
+        left = list(weights)
 
         def next_of(part: Mlp | ScaledVectors | Bilinear) -> list[LayerWeights]:
             count = len(part.dense_weights()) if not isinstance(part, Mlp) else len(part.stack)
@@ -92,21 +102,32 @@ class FinalMlp(ShardedModel):
             del left[:count]
             return taken
 
-        fields = tf.cast(tf.reshape(embeddings, [-1, len(self.embedding.widths), dim]), tf.float32)
-        of_features = tf.unstack(fields, axis=1)
-        if self.scaled_vectors is not None:
-            fields = tf.concat([self.scaled_vectors.forward(numerical, next_of(self.scaled_vectors), slices), fields], axis=1)
-        joined, outputs = tf.reshape(fields, [-1, fields.shape[1] * dim]), []
-        for stream in self._streams:
-            inputs = joined
-            if stream.gate is not None:
-                context = tf.concat([of_features[place] for place in stream.gate_features], axis=1)
-                inputs = gated(joined, stream.gate.forward(tf.cast(context, stream.gate.compute_dtype), next_of(stream.gate), slices))
-            inputs = tf.cast(inputs, stream.mlp.compute_dtype)
-            outputs.append(stream.mlp.forward(inputs, next_of(stream.mlp), slices, drop, norm=norm))
+        of_vectors = [] if self.scaled_vectors is None else next_of(self.scaled_vectors)
+        of_streams = [[next_of(part) for part in stream.parts] for stream in self._streams]
+        found = fields(self._wanted(), numerical, self.scaled_vectors, of_vectors, tf.reshape(embeddings, [-1, sum(self.embedding.widths)]), slices)
+        dtype = self._streams[0].mlp.compute_dtype
+        with_gate = [number for number, stream in enumerate(self._streams) if stream.gate is not None]
+        contexts = self._contexts(found.picked) if with_gate else []
+        of_gates = [
+            self._streams[number].gate.forward(context, of_streams[number][0], slices) for number, context in zip(with_gate, contexts, strict=True)
+        ]
+        inputs = dict(zip(with_gate, gated(found.joined, of_gates, dtype, self._native), strict=True))
+        outputs = [
+            stream.mlp.forward(inputs.get(number, tf.cast(found.joined, dtype)), of_streams[number][-1], slices, drop, norm=norm)
+            for number, stream in enumerate(self._streams)
+        ]
         linear, bilinear = self._fusion
         logits = linear.forward(tf.cast(tf.concat(outputs, axis=1), tf.float32), next_of(linear), slices)[:, 0]
         return logits + bilinear.forward(*outputs, next_of(bilinear), slices)
+
+    def _wanted(self) -> Wanted:
+        picks = [place for stream in self._streams for place in stream.gate_features]
+        return Wanted(len(self.embedding.widths), self.embedding.widths[0], joined="float32", picks=picks, native=self._native)
+
+    def _contexts(self, picked: tf.Tensor) -> list[tf.Tensor]:
+        """Cut the vectors that the gates read into those of each gate."""
+        widths = [len(stream.gate_features) * self.embedding.widths[0] for stream in self._streams if stream.gate is not None]
+        return tf.split(picked, widths, axis=1)
 
     @property
     def dense_parts(self) -> list[ScaledVectors | Mlp | Bilinear]:

@@ -8,9 +8,10 @@ import tensorflow as tf
 from model.embedding.distributed import DistributedEmbedding
 from model.layers.batch_norm import BatchNorm
 from model.layers.dense import Drop, LayerWeights
+from model.layers.fields import ScaledVectors, Wanted, fields
 from model.layers.linear import LinearPart
 from model.layers.mlp import Mlp
-from model.layers.scaled_vectors import ScaledVectors, pair_sum
+from model.native import NativeOperations
 from model.sharded_model import ShardedModel
 
 
@@ -26,12 +27,21 @@ class FactorisationMachine(ShardedModel):
         linear: the sum of the weights.
         vectors: the numerical features' vectors; None without numerical features.
         mlp: the MLP, named "top_mlp", whose last layer has one unit; None for none.
+        native: the C++ operations; None for TensorFlow's own.
     """
 
     command = "fm.py"
 
-    def __init__(self, embedding: DistributedEmbedding, linear: LinearPart, vectors: ScaledVectors | None, mlp: Mlp | None):
+    def __init__(
+        self,
+        embedding: DistributedEmbedding,
+        linear: LinearPart,
+        vectors: ScaledVectors | None,
+        mlp: Mlp | None,
+        native: NativeOperations | None = None,
+    ):
         super().__init__(name="fm")
+        self._native = native
         self.embedding, self.linear, self.scaled_vectors, self.mlp = embedding, linear, vectors, mlp
 
     def build_weights(self, num_numerical: int) -> None:
@@ -61,17 +71,18 @@ class FactorisationMachine(ShardedModel):
         norm: BatchNorm | None = None,
     ) -> tf.Tensor:
         """Return logits `[b]` float32 for numerical `[b, M]` and the output of `embedding`; `slices`, `drop` and `norm` as in `Mlp.forward`."""
-        columns, of_ids = self.linear.cut(embeddings, self.embedding.widths)
-        dim, first, last = self.embedding.widths[0], len(self._of_numericals), len(weights) - len(self.linear.parts)
-        vectors = tf.reshape(columns, [-1, self._count, dim])
-        fields = tf.cast(vectors, tf.float32)
-        if self.scaled_vectors is not None:
-            fields = tf.concat([self.scaled_vectors.forward(numerical, weights[:first], slices), fields], axis=1)
-        logits = pair_sum(fields) + self.linear.logits(numerical, of_ids, weights[last:], slices)
+        first, last = len(self._of_numericals), len(weights) - len(self.linear.parts)
+        found = fields(
+            self._wanted(), numerical, self.scaled_vectors, weights[:first], tf.reshape(embeddings, [-1, sum(self.embedding.widths)]), slices
+        )
+        logits = self.linear.added(found.sums, numerical, weights[last:], slices)
         if self.mlp is None:
             return logits
-        inputs = tf.reshape(tf.cast(fields, self.mlp.compute_dtype), [-1, fields.shape[1] * dim])
-        return logits + tf.cast(self.mlp.forward(inputs, weights[first:last], slices, drop, norm=norm)[:, 0], tf.float32)
+        return logits + tf.cast(self.mlp.forward(found.joined, weights[first:last], slices, drop, norm=norm)[:, 0], tf.float32)
+
+    def _wanted(self) -> Wanted:
+        joined = None if self.mlp is None else self.mlp.compute_dtype
+        return Wanted(self._count, self.embedding.widths[0], weighs=True, pairs=True, joined=joined, native=self._native)
 
     @property
     def _of_numericals(self) -> list[ScaledVectors]:

@@ -13,12 +13,15 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from model.embedding.blocks import Blocks
 from utils.errors import UserError
+
+if TYPE_CHECKING:
+    from model.layers.fields import Wanted
 
 SOURCES = Path(__file__).resolve().parents[1] / "ops"
 
@@ -100,6 +103,7 @@ class NativeOperations:
 
     Attributes:
         norm: the passes of batch normalisation.
+        vectors: the passes over the vectors of factorisation machines and of FinalMLP.
         tiles: whether the bfloat16 interaction uses the processor's matrix tiles (Intel AMX); False where there are none.
         key: identifies the compiled operations; equal keys give equal bits.
     """
@@ -108,7 +112,7 @@ class NativeOperations:
         import tensorflow as tf
 
         self._library = tf.load_op_library(str(path))
-        self.norm = NormOperations(self._library)
+        self.norm, self.vectors = NormOperations(self._library), VectorOperations(self._library)
         symbols = ctypes.CDLL(str(path))
         symbols.dlrm_compiler.restype = ctypes.c_char_p
         self.tiles = tiles and bool(symbols.dlrm_has_tiles())
@@ -279,6 +283,57 @@ class NormOperations:
         g is the gradient before the ReLU; padding gets 0. `factors` is `[4, out]`; `rows` and `scale` as in `normalise_gradient_sums`.
         """
         return self._library.dlrm_normalise_gradient(*rows, factors=factors, scale=scale)
+
+
+class VectorOperations:
+    """The passes over the vectors of all features, see `layers.fields` and `layers.gate`; `NativeOperations.vectors` holds them."""
+
+    def __init__(self, library):
+        self._library = library
+
+    def fields(self, wanted: "Wanted", numerical, kernel, embeddings, by_kernel: Callable | None):
+        """Return the outputs of `layers.fields.fields`, with their gradients.
+
+        Args:
+            wanted: what is needed of the vectors.
+            numerical: `[b, M]` float32.
+            kernel: the numerical features' vectors, `[M, D]`.
+            embeddings: `[b, F D]` or `[b, F D + F]`.
+            by_kernel: returns the gradient by the kernel, given that by its products with the values, `[b, M, D]`; None without numerical features.
+        """
+        import tensorflow as tf
+
+        names = {"features": wanted.features, "weighs": wanted.weighs, "pairs": wanted.pairs, "picks": list(wanted.picks)}
+        dtype = wanted.joined or "float32"
+
+        @tf.custom_gradient
+        def found(kernel, embeddings):
+            inputs = {"numerical": numerical, "kernel": kernel, "embeddings": embeddings, "joins": wanted.joined is not None, **names}
+            joined, sums, total, picked = self._library.dlrm_fields(**inputs, U=dtype)
+
+            def gradient(by_joined, by_sums, by_picked):
+                upstream = {"joined": by_joined, "sums": by_sums, "total": total, "picked": by_picked}
+                by_scaled, by_embeddings = self._library.dlrm_fields_gradient(**inputs, **upstream)
+                scaled = tf.reshape(by_scaled, [-1, *kernel.shape])
+                return tf.zeros_like(kernel) if by_kernel is None else by_kernel(scaled), by_embeddings
+
+            return (joined, sums, picked), gradient
+
+        return found(kernel, embeddings)
+
+    def gated(self, inputs, logits: Sequence, dtype: str) -> list:
+        """Compute `layers.gate.gated` with its gradients."""
+        import tensorflow as tf
+
+        @tf.custom_gradient
+        def weighed(inputs, *logits):
+            def gradient(*upstream):
+                by_inputs, by_logits = self._library.dlrm_gate_gradient(inputs=inputs, logits=logits, upstream=upstream)
+                return by_inputs, *by_logits
+
+            return tuple(self._library.dlrm_gate(inputs=inputs, logits=logits, T=dtype)), gradient
+
+        return list(weighed(inputs, *logits))
 
 
 def _dropout(mask: Mask) -> dict[str, float]:

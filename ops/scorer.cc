@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "elements.h"
+#include "gate.h"
 #include "ids.h"
 #include "interaction.h"
 #include "parallel.h"
@@ -122,17 +123,10 @@ void PutPooled(const ScorerFeature& table, const std::vector<const void*>& chunk
   }
 }
 
-// values[i] = x[i] * 2 / (1 + exp(-values[i])); a NaN stays one.
+// values[i] = x[i] * TwiceSigmoid(values[i])
 void WeighBySigmoid(const float* x, int64_t n, float* values) {
   DLRM_INDEPENDENT
-  for (int64_t i = 0; i < n; ++i) {
-    // exp(y) = 2^k exp(r), where k is the integer next to y / ln 2, and |r| <= ln 2 / 2, whose series ends below 1e-8
-    const float y = std::min(std::max(-values[i], -87.0f), 87.0f);
-    const float rounded = y * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: k is in the last bits
-    const float k = rounded - 12582912.0f, r = (y - k * 0.693359375f) + k * 2.12194440e-4f;
-    const float series = 1 + r * (1 + r * (1 / 2.0f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r * (1 / 720.0f))))));
-    values[i] = x[i] * (2 / (1 + series * FloatOf(BitsOf(1.0f) + (BitsOf(rounded) << 23))));
-  }
+  for (int64_t i = 0; i < n; ++i) values[i] = x[i] * TwiceSigmoid(values[i]);
 }
 
 // Memory for the rows of a thread's task.

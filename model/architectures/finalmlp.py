@@ -40,8 +40,8 @@ class FinalMlpArchitecture(Architecture):
         # Imported here because the layers import TensorFlow, which this module must not.
         from model.finalmlp import FinalMlp, Fusion, Stream
         from model.layers.bilinear import Bilinear
+        from model.layers.fields import ScaledVectors
         from model.layers.mlp import GLOROT_NORMAL, Mlp, zero_bias
-        from model.layers.scaled_vectors import ScaledVectors
 
         seed, policy, native, dim = layers.seed, layers.policy, layers.native, embedding.widths[0]
         start = GLOROT_NORMAL._replace(bias=zero_bias) if config.bias_initializer == ZEROS else GLOROT_NORMAL
@@ -53,7 +53,7 @@ class FinalMlpArchitecture(Architecture):
             mlp.all_hidden = True
             streams.append(Stream(mlp, weighs, [embedding.names.index(name) for name in names]))
         fusion = Fusion(Mlp((1,), None, seed, FUSION, policy, native, start), Bilinear(config.num_heads, seed, BILINEAR, policy, native))
-        return FinalMlp(embedding, vectors, streams, fusion)
+        return FinalMlp(embedding, vectors, streams, fusion, native)
 
     def layer_shapes(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> list[tuple[int, int]]:
         """Return (in, out) of the layers of both streams, each after its gate's, of the fusion's layer and of the heads."""

@@ -38,9 +38,9 @@ class FmArchitecture(Architecture):
         """See `Architecture.build`."""
         # Imported here because the layers import TensorFlow, which this module must not.
         from model.fm import FactorisationMachine
+        from model.layers.fields import ScaledVectors
         from model.layers.linear import ZERO_START, Intercept, LinearPart
         from model.layers.mlp import GLOROT_NORMAL, Mlp, zero_bias
-        from model.layers.scaled_vectors import ScaledVectors
 
         seed, policy, native, norm = layers.seed, layers.policy, layers.native, layers.norm
         start = GLOROT_NORMAL._replace(bias=zero_bias) if config.bias_initializer == ZERO_BIAS else GLOROT_NORMAL
@@ -48,7 +48,7 @@ class FmArchitecture(Architecture):
         dim = embedding.widths[0]
         vectors = ScaledVectors(dim, start_of_vectors(config), seed, VECTORS_OF_NUMERICALS, native) if num_numerical else None
         mlp = Mlp(config.top_mlp_dims, None, seed, TOP_MLP, policy, native, start, norm) if self._is_deep(config) else None
-        return FactorisationMachine(embedding, LinearPart(layer), vectors, mlp)
+        return FactorisationMachine(embedding, LinearPart(layer), vectors, mlp, native)
 
     @staticmethod
     def _is_deep(config: ModelConfig) -> bool:

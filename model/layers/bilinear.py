@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from model.layers.dense import LayerWeights, dense, layer_seed, weights_of
+from model.layers.dense import LayerWeights, layer_seed, weights_of
 from model.native import NativeOperations
+from model.ordered_sums import summed
 
 
 class Bilinear(keras.layers.Layer):
@@ -49,10 +50,32 @@ class Bilinear(keras.layers.Layer):
 
     def forward(self, left: tf.Tensor, right: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
         """Compute x `[b, d_1]`, z `[b, d_2]` -> `[b]` float32 with the given kernels; `slices` as in `dense.dense`."""
-        dtype, count = weights[0].kernel.dtype, len(weights)
-        pieces = tf.split(tf.cast(left, dtype), count, axis=1)
-        products = [dense(piece, kernel, False, self._native, slices) for piece, kernel in zip(pieces, weights, strict=True)]
-        return tf.reduce_sum(tf.cast(tf.concat(products, axis=1), tf.float32) * tf.cast(right, tf.float32), axis=1)
+        kernels = tf.stack([one.kernel for one in weights])
+        dtype, heads, parts = kernels.dtype, len(weights), slices or 1
+
+        def by_head(values: tf.Tensor) -> tf.Tensor:
+            of_slices = tf.reshape(values, [parts, -1, heads, values.shape[1] // heads])
+            return tf.reshape(tf.transpose(of_slices, [0, 2, 1, 3]), [parts * heads, -1, values.shape[1] // heads])
+
+        def by_sample(values: tf.Tensor) -> tf.Tensor:
+            of_slices = tf.reshape(values, [parts, heads, -1, values.shape[2]])
+            return tf.reshape(tf.transpose(of_slices, [0, 2, 1, 3]), [-1, heads * values.shape[2]])
+
+        @tf.custom_gradient
+        def projected(left, kernels):
+            # A kernel for each product: with [parts, heads, …] times [1, heads, …] oneDNN reads past a tensor's end where heads is 1 (2.21).
+            inputs, of_all = by_head(left), tf.tile(kernels, [parts, 1, 1])
+
+            def gradient(upstream):
+                of_heads = by_head(upstream)
+                by_kernels = tf.split(tf.matmul(inputs, of_heads, transpose_a=True), parts)
+                by_inputs = by_sample(tf.matmul(of_heads, of_all, transpose_b=True))
+                return by_inputs, by_kernels[0] if slices is None else summed(by_kernels, self._native)
+
+            return by_sample(tf.matmul(inputs, of_all)), gradient
+
+        products = projected(tf.cast(left, dtype), kernels)
+        return tf.reduce_sum(tf.cast(products, tf.float32) * tf.cast(right, tf.float32), axis=1)
 
     def call(self, left, right):
         """Compute x `[b, d_1]`, z `[b, d_2]` -> `[b]` with the current kernels."""

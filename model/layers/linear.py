@@ -87,5 +87,8 @@ class LinearPart(NamedTuple):
 
     def logits(self, numerical: tf.Tensor, ids: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
         """Return the terms of the logits `[b]` float32, given the numericals `[b, M]`, the ids' weights `[b, F]` and the layer's weights."""
-        found = tf.reduce_sum(tf.cast(ids, tf.float32), axis=1)
-        return found if self.layer is None else found + self.layer.forward(tf.cast(numerical, tf.float32), weights, slices)[:, 0]
+        return self.added(tf.reduce_sum(tf.cast(ids, tf.float32), axis=1), numerical, weights, slices)
+
+    def added(self, logits: tf.Tensor, numerical: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
+        """Add the layer's terms to logits `[b]` float32, which already have those of the ids."""
+        return logits if self.layer is None else logits + self.layer.forward(tf.cast(numerical, tf.float32), weights, slices)[:, 0]

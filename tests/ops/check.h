@@ -70,6 +70,7 @@ void TestDense();
 void TestBatchNorm();
 void TestColumns();
 void TestInteraction();
+void TestFieldsAndGates();
 void TestScorer();
 
 #endif  // DLRM_TESTS_OPS_CHECK_H_

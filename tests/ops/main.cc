@@ -7,6 +7,7 @@ int main() {
   TestBatchNorm();
   TestColumns();
   TestInteraction();
+  TestFieldsAndGates();
   TestScorer();
   if (failures) std::printf("%d checks failed\n", failures);
   return failures != 0;
