@@ -70,7 +70,7 @@ class InferenceOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 50, "embedding_dim": 8, "seconds": 0.01, "batch_sizes": (1, 64)}
 
-    model: str = option(DLRM, "model, with the MLPs of benchmarks.train_step", choices=tuple(MODELS))
+    model: str = option(DLRM, "model, whose MLPs have hidden layers of 1024, 1024, 512 and 256", choices=tuple(MODELS))
     precision: str = option(FLOAT32, "of the products of this project and of TensorFlow", choices=(FLOAT32, BFLOAT16))
     num_rounds: int = option(5, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
     rows: int = option(10_000, "rows of each of the 26 tables", unit="rows")

@@ -74,7 +74,7 @@ class StepOptions(Options):
     hotness: str = option("1", HOTNESS_HELP)
     embedding_dim: int | None = option(
         None,
-        "columns of every table; the default is 128, for deepfm and finalmlp 16, or the widths of Outbrain's tables for wide_and_deep with its own tables",
+        "columns of every table; the default is 128, for deepfm and finalmlp 16, for wide_and_deep with its own tables the widths of Outbrain's",
         unit="columns",
     )
     bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "layer widths of the bottom MLP")

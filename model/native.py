@@ -15,13 +15,10 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from model.embedding.blocks import Blocks
 from utils.errors import UserError
-
-if TYPE_CHECKING:
-    from model.layers.fields import Wanted
 
 SOURCES = Path(__file__).resolve().parents[1] / "ops"
 
@@ -291,25 +288,23 @@ class VectorOperations:
     def __init__(self, library):
         self._library = library
 
-    def fields(self, wanted: "Wanted", numerical, kernel, embeddings, by_kernel: Callable | None):
+    def fields(self, numerical, kernel, embeddings, by_kernel: Callable | None, dtype: str | None, **wanted):
         """Return the outputs of `layers.fields.fields`, with their gradients.
 
         Args:
-            wanted: what is needed of the vectors.
             numerical: `[b, M]` float32.
             kernel: the numerical features' vectors, `[M, D]`.
             embeddings: `[b, F D]` or `[b, F D + F]`.
             by_kernel: returns the gradient by the kernel, given that by its products with the values, `[b, M, D]`; None without numerical features.
+            dtype: the dtype of the vectors side by side; None where they are not needed.
+            wanted: the other attributes of `layers.fields.Wanted`.
         """
         import tensorflow as tf
 
-        names = {"features": wanted.features, "weighs": wanted.weighs, "pairs": wanted.pairs, "picks": list(wanted.picks)}
-        dtype = wanted.joined or "float32"
-
         @tf.custom_gradient
         def found(kernel, embeddings):
-            inputs = {"numerical": numerical, "kernel": kernel, "embeddings": embeddings, "joins": wanted.joined is not None, **names}
-            joined, sums, total, picked = self._library.dlrm_fields(**inputs, U=dtype)
+            inputs = {"numerical": numerical, "kernel": kernel, "embeddings": embeddings, "joins": dtype is not None, **wanted}
+            joined, sums, total, picked = self._library.dlrm_fields(**inputs, U=dtype or "float32")
 
             def gradient(by_joined, by_sums, by_picked):
                 upstream = {"joined": by_joined, "sums": by_sums, "total": total, "picked": by_picked}

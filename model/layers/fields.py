@@ -79,7 +79,7 @@ def pair_sum(vectors: tf.Tensor) -> tf.Tensor:
 
 
 class Wanted(NamedTuple):
-    """What a model needs of the vectors of its F embedded features.
+    """The needs of a model: what it reads of the vectors of its F embedded features.
 
     Attributes:
         features: F.
@@ -136,7 +136,8 @@ def fields(
     if wanted.native is not None:
         by_kernel = None if scaled is None else lambda upstream: scaled.gradient(values, upstream, slices)
         kernel = tf.zeros([0, wanted.dim]) if scaled is None else weights[0].kernel
-        found = wanted.native.vectors.fields(wanted, values[:, : kernel.shape[0]], kernel, embeddings, by_kernel)
+        others = {"features": wanted.features, "weighs": wanted.weighs, "pairs": wanted.pairs, "picks": list(wanted.picks)}
+        found = wanted.native.vectors.fields(values[:, : kernel.shape[0]], kernel, embeddings, by_kernel, wanted.joined, **others)
         return Fields(*found)
     columns = wanted.features * wanted.dim
     of_ids = tf.reshape(embeddings[:, :columns], [-1, wanted.features, wanted.dim])
