@@ -92,6 +92,9 @@ class NativeScorer:
 
     Attributes:
         precision: as given.
+
+    Raises:
+        ValueError: another precision.
     """
 
     def __init__(
@@ -104,6 +107,8 @@ class NativeScorer:
         precision: str = FLOAT32,
         threads: int | None = None,
     ):
+        if precision not in (FLOAT32, BFLOAT16):
+            raise ValueError(f"precision: expected {FLOAT32} or {BFLOAT16}, received {precision!r}")
         self.precision = precision
         features = [*features, *features] if layers.linear_alone else features
         count = len(features) // 2 if layers.linear is not None else len(features)

@@ -13,6 +13,7 @@ from utils.errors import UserError
 
 FILE = "rows.npz"  # in the folder of a version
 COUNT = 200
+_OF_ONE_ROUNDING, _OF_TWO_ROUNDINGS = 1e-2, 2e-2  # limits in bfloat16: of earlier exports, and of `proof.DIFFERENCE`
 _BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
@@ -52,7 +53,8 @@ def read_rows(path: Path) -> KeptRows:
         with np.load(path) as held:
             about = json.loads(held["about"].tobytes())
             inputs = {name: _input(held, place) for place, name in enumerate(about["inputs"])}
-            return KeptRows(inputs, held["scores"], float(about["limit"]))
+            limit = float(about["limit"])
+            return KeptRows(inputs, held["scores"], _OF_TWO_ROUNDINGS if limit == _OF_ONE_ROUNDING else limit)
     except FileNotFoundError:
         raise UserError(
             f"{path}: is missing, so this version cannot be checked: an older program exported it; export the model again: "
