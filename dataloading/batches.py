@@ -13,7 +13,7 @@ import numpy as np
 
 from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
-from dataloading.ranges import ERROR, check_ids, check_labels, check_numerical, into_range
+from dataloading.ranges import ERROR, check_ids, check_labels, check_numerical, check_weights, into_range
 from dataloading.row_shuffle import ShuffledRows
 
 T = TypeVar("T")
@@ -42,6 +42,9 @@ class Split(Protocol):
     def read_group(self, start: int, stop: int) -> np.ndarray:
         """Return groups: `[n]`, int32 or int64. Called only if the specification has a group."""
 
+    def read_weights(self, start: int, stop: int) -> np.ndarray:
+        """Return weights: `[n]` float32. Called only if the specification has weights and the split labels."""
+
     def file(self, feature: str, row: int = 0) -> str:
         """Return the file that a feature is read from, with the record if rows are stored in records, for messages; empty if there is no file.
 
@@ -57,17 +60,19 @@ class Split(Protocol):
 class Batch(NamedTuple):
     """One worker's part of a global batch: the global ids of its features, and its slice of all other columns.
 
-    Padding repeats the batch's last real row with weight 0, so that padding touches no further row of a table.
+    Padding repeats the batch's last real row with weight 0, so that padding touches no further row of a table. For training, a sample whose weight
+    is 0 has the ids of another one for the same reason, see `BatchReader`.
     """
 
     numerical: np.ndarray  # [b, M], float16 or float32 as in the dataset
     ids: np.ndarray  # [K_r, B] int32 for the whole global batch: h rows per feature, row j holds the j-th id of every sample, -1 for no id
     local_ids: np.ndarray  # [K_l, b] int32, same layout, for the features whose ids are needed for this worker's slice only
     labels: np.ndarray  # [b] uint8
-    weights: np.ndarray  # [b] float32, 1 for a real sample, 0 for padding
+    weights: np.ndarray  # [b] float32, 0 for padding, else the sample's weight: 1 in a dataset without weights
     num_samples: int  # real samples in the global batch
     out_of_range: int = 0  # ids out of range that were mapped into the table, over the features that this worker counts
     groups: np.ndarray | None = None  # [b], int32 or int64; None if the dataset has no group
+    total_weight: float | None = None  # sum of the weights of the global batch; None in a dataset without weights, where it is `num_samples`
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,14 @@ class Ids:
     out_of_range: str = ERROR  # policy for ids out of range: `error`, `clip` or `hash`, see `ranges.into_range`
 
 
+class _Rows(NamedTuple):
+    """Rows to read, rows to return and rows whose ids out of range count: of each, the first one and the one after the last."""
+
+    read: tuple[int, int]
+    returned: tuple[int, int]  # those beyond the rows that are read repeat the last one
+    counted: tuple[int, int]
+
+
 class BatchReader:
     """A reader that cuts a split into global batches of B rows and reads one worker's part of each.
 
@@ -109,13 +122,23 @@ class BatchReader:
         order: the order of the rows.
         ids: the valid ids.
         short_last: pad the last batch to `padded_rows` instead of B rows.
+        for_training: give samples of weight 0 the ids of others, so that they touch no row of a table.
 
     Raises:
         ValueError: B is not a positive multiple of the number of workers.
     """
 
-    def __init__(self, split: Split, batch_size: int, share: Share = Share(), order: Order = Order(), ids: Ids = Ids(), short_last: bool = False):
-        self.split, self.batch_size, self._short_last = split, batch_size, short_last
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int,
+        share: Share = Share(),
+        order: Order = Order(),
+        ids: Ids = Ids(),
+        short_last: bool = False,
+        for_training: bool = False,
+    ):
+        self.split, self.batch_size, self._short_last, self._for_training = split, batch_size, short_last, for_training
         self._window, self._shuffle_seed = order.window or 1, order.shuffle_seed
         self._shuffled = ShuffledRows(split, batch_size, order.window, order.window_seed) if order.window else None
         if batch_size < 1 or batch_size % share.num_workers:
@@ -175,37 +198,81 @@ class BatchReader:
         if spec.numerical:
             check_numerical(numerical, spec.numerical, first_row, partial(split.file, spec.numerical[0]))
         check_labels(labels, spec.label, first_row, partial(split.file, spec.label))
-        ids, counted = self._ids(split, self._features, start, stop, size, self._uncounted)
-        local_ids, counted_here = self._ids(split, self._local_features, *mine, local, self._uncounted_local if real else self._local_features)
+        weights = self._weights(split, start, stop)
+        instead = _instead(weights) if self._for_training and weights is not None else None
+        ids, counted = self._ids(split, self._features, _Rows((start, stop), (start, start + size), (start, stop)), self._uncounted, instead)
+        rows = _Rows(mine if instead is None else (start, stop), (mine[0], mine[0] + local), mine)
+        local_ids, counted_here = self._ids(split, self._local_features, rows, self._uncounted_local if real else self._local_features, instead)
         self.out_of_range += counted + counted_here
+        present = (np.arange(local) < real).astype(np.float32)
         return Batch(
             _padded(numerical, local),
             ids,
             local_ids,
             _padded(labels, local),
-            (np.arange(local) < real).astype(np.float32),
+            present if weights is None else present * _padded(weights[mine[0] - start : mine[1] - start], local),
             stop - start,
             counted + counted_here,
             None if spec.group is None else _padded(split.read_group(*mine), local),
+            None if weights is None else math.fsum(weights),
         )
 
-    def _ids(self, split: Split, features: Sequence[int], start: int, stop: int, size: int, uncounted: Collection[int]) -> tuple[np.ndarray, int]:
-        """Return ids of rows start to stop as `[K, size]`, the last row repeated up to `size`, and the number of counted ids out of range."""
+    def _weights(self, split: Split, start: int, stop: int) -> np.ndarray | None:
+        """Return the weights of a global batch, checked; None where there are none."""
+        if split.spec.weight is None or not split.labelled:
+            return None
+        weights = split.read_weights(start, stop)
+        check_weights(weights, split.spec.weight, split.first_row + start, partial(split.file, split.spec.weight))
+        return weights
+
+    def _ids(
+        self, split: Split, features: Sequence[int], rows: _Rows, uncounted: Collection[int], instead: np.ndarray | None
+    ) -> tuple[np.ndarray, int]:
+        """Return ids as `[K, n]`, and the number of counted ids out of range.
+
+        Args:
+            split: the rows.
+            features: the features to read.
+            rows: see `_Rows`.
+            uncounted: the features whose ids out of range another worker counts.
+            instead: for each row that is read, the one that is returned in its place; None for itself.
+        """
         described = [split.spec.categorical[feature] for feature in features]
-        ids, counted = np.empty((sum(one.hotness for one in described), size), np.int32), 0
+        (start, stop), (first_row, last_row) = rows.read, rows.returned
+        places = None if instead is None else instead[np.minimum(np.arange(first_row, last_row), stop - 1) - start]
+        ids, counted = np.empty((sum(one.hotness for one in described), last_row - first_row), np.int32), 0
         first = 0
         for feature, one in zip(features, described, strict=True):
             column = split.read_ids(feature, start, stop)
             if self._out_of_range == ERROR:
                 check_ids(column, self._num_rows[feature], one.name, split.first_row + start, partial(split.file, one.name), _HINT)
             else:
-                column, count = into_range(column, self._num_rows[feature], self._out_of_range)
+                mapped, count = into_range(column, self._num_rows[feature], self._out_of_range)
+                if count and rows.counted != rows.read:
+                    _, count = into_range(column[rows.counted[0] - start : rows.counted[1] - start], self._num_rows[feature], self._out_of_range)
+                column = mapped
                 counted += count if feature not in uncounted else 0
-            rows = ids[first : first + one.hotness]
-            rows[:, : stop - start] = column.T
-            rows[:, stop - start :] = rows[:, stop - start - 1 : stop - start]
+            target = ids[first : first + one.hotness]
+            if places is None:
+                target[:, : stop - start] = column.T
+                target[:, stop - start :] = target[:, stop - start - 1 : stop - start]
+            else:
+                target[:] = column[places].T
             first += one.hotness
         return ids, counted
+
+
+def _instead(weights: np.ndarray) -> np.ndarray | None:
+    """Return, for each row of a batch, the row whose ids it has: itself, or where its weight is 0 the nearest one before it that has a weight.
+
+    Such ids touch no further row of a table, as those of padding, and the gradients of such a sample are 0. Rows before the first one with a weight
+    have its ids. Returns None where all have weights, or none.
+    """
+    weighs = weights > 0
+    if weighs.all() or not weighs.any():
+        return None
+    last = np.maximum.accumulate(np.where(weighs, np.arange(len(weights)), -1))
+    return np.where(last < 0, int(np.argmax(weighs)), last)
 
 
 def padded_rows(count: int, batch_size: int, workers: int = 1) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dataloading.batches import Split
-from dataloading.ranges import check_ids, check_labels, check_numerical
+from dataloading.ranges import check_ids, check_labels, check_numerical, check_weights
 from dataloading.synthetic.split import SyntheticSplit
 
 
@@ -24,6 +24,7 @@ class RowBlock(NamedTuple):
     labels: np.ndarray | None  # [n]; None for a split without labels
     probabilities: np.ndarray | None = None  # [n], the true P(click) if it is known
     groups: np.ndarray | None = None  # [n], if the specification has a group
+    weights: np.ndarray | None = None  # [n] float32, if the specification has weights and the split labels
 
 
 def in_order(read: Callable[[int, int], RowBlock], num_samples: int, batch_size: int, workers: int) -> Iterator[RowBlock]:
@@ -59,7 +60,10 @@ def stored_rows(split: Split) -> Callable[[int, int], RowBlock]:
         for i, feature in enumerate(spec.categorical):
             ids.append(split.read_ids(i, start, stop))
             check_ids(ids[-1], feature.cardinality, feature.name, start, partial(split.file, feature.name))
-        return RowBlock(numerical, ids, labels, groups=None if spec.group is None else split.read_group(start, stop))
+        weights = None if spec.weight is None or labels is None else split.read_weights(start, stop)
+        if weights is not None:
+            check_weights(weights, spec.weight, start, partial(split.file, spec.weight))
+        return RowBlock(numerical, ids, labels, groups=None if spec.group is None else split.read_group(start, stop), weights=weights)
 
     return read
 
@@ -74,7 +78,8 @@ def drawn_rows(split: SyntheticSplit) -> Callable[[int, int], RowBlock]:
     """Return a function that draws rows of synthetic data."""
 
     def read(start: int, stop: int) -> RowBlock:
-        return RowBlock(*split.read_rows(start, stop), groups=None if split.spec.group is None else split.read_group(start, stop))
+        groups = None if split.spec.group is None else split.read_group(start, stop)
+        return RowBlock(*split.read_rows(start, stop), groups=groups, weights=None if split.spec.weight is None else split.read_weights(start, stop))
 
     return read
 

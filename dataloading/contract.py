@@ -1,7 +1,7 @@
 """The tf_raw contract: the requirements on a dataset's feature specification and files before training.
 
 The quick check covers the specification and the file sizes and runs at every start; `dataloading.validate` scans the rows. NVIDIA's
-TensorFlow 2 DLRM can also read a dataset that passes here and has one id per sample for every feature, float16 numericals and no group.
+TensorFlow 2 DLRM can also read a dataset that passes here and has one id per sample for every feature, float16 numericals, no group and no weight.
 """
 
 import os
@@ -26,17 +26,19 @@ PARQUET = "parquet"  # dataset type and chunk type, read by `parquet.split`
 class SplitFiles:
     """The files of one split's columns: paths, absolute or relative to the working directory; categorical ones in the model's order.
 
-    `numerical` is None if there are no numerical features, `group` if there is no group, `label` if the split has no labels.
+    `numerical` is None if there are no numerical features, `group` if there is no group, `label` if the split has no labels, `weight`
+    if there are no weights or no labels.
     """
 
     label: Path | None
     numerical: Path | None
     categorical: tuple[Path, ...]
     group: Path | None = None
+    weight: Path | None = None
 
     def all(self) -> tuple[Path, ...]:
         """Return every file of the split."""
-        return tuple(path for path in (self.label, self.numerical, *self.categorical, self.group) if path is not None)
+        return tuple(path for path in (self.label, self.numerical, *self.categorical, self.group, self.weight) if path is not None)
 
 
 def stored_vocabulary(spec: FeatureSpec, feature: str) -> Path | None:
@@ -50,7 +52,7 @@ def split_files(spec: FeatureSpec, split: str) -> SplitFiles:
     paths = {chunk.features[0]: spec.base_directory / chunk.files[0] for chunk in spec.sources[split]}
     numerical = paths[spec.numerical[0]] if spec.numerical else None
     categorical = tuple(paths[feature.name] for feature in spec.categorical)
-    return SplitFiles(paths.get(spec.label), numerical, categorical, None if spec.group is None else paths[spec.group])
+    return SplitFiles(paths.get(spec.label), numerical, categorical, paths.get(spec.group), paths.get(spec.weight))
 
 
 def bytes_per_sample(spec: FeatureSpec, labelled: bool = True) -> dict[str, int]:
@@ -59,7 +61,7 @@ def bytes_per_sample(spec: FeatureSpec, labelled: bool = True) -> dict[str, int]
     if spec.numerical:
         widths[spec.numerical[0]] = np.dtype(spec.numerical_dtype).itemsize * len(spec.numerical)
     widths |= {feature.name: np.dtype(feature.dtype).itemsize * feature.hotness for feature in spec.categorical}
-    return widths if spec.group is None else widths | {spec.group: np.dtype(spec.group_dtype).itemsize}
+    return widths | {name: np.dtype(spec.dtypes[name]).itemsize for name in spec.beside(labelled)}
 
 
 def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) -> list[str]:
@@ -86,9 +88,9 @@ def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) 
 
 
 def _dtype_faults(spec: FeatureSpec) -> list[str]:
-    """Return faults in the dtypes of the numerical features and of the group."""
+    """Return faults in the dtypes of the numerical features, of the group and of the weight."""
     faults = []
-    for dtype in (lambda: spec.numerical_dtype, lambda: spec.group is None or spec.group_dtype):
+    for dtype in (lambda: spec.numerical_dtype, lambda: spec.group is None or spec.group_dtype, lambda: spec.weight is None or spec.weight_dtype):
         try:
             dtype()
         except FeatureSpecError as error:
@@ -134,13 +136,16 @@ def _chunk_faults(spec: FeatureSpec, chunks: tuple) -> list[str]:
         if first in spec.numerical:
             if chunk.features != spec.numerical:
                 faults.append(f"chunk [{name}]: must list all numerical features, in the order of channel_spec.numerical")
-        elif first in categorical or first in (spec.label, spec.group):
+        elif first in categorical or first in (spec.label, spec.group, spec.weight):
             if len(chunk.features) > 1:
                 faults.append(f"chunk [{name}]: {len(chunk.features)} features in one file; the label and categorical features need a file each")
         else:
             faults.append(f"chunk [{name}]: feature {first} is in no channel")
     counts = Counter(seen)
-    for name in (*categorical, *spec.numerical, spec.label, *(() if spec.group is None else (spec.group,))):
+    labelled = counts[spec.label] > 0
+    if not labelled and counts[spec.weight]:
+        faults.append(f"feature {spec.weight} weighs rows without labels, which nothing reads; remove its chunk")
+    for name in (*categorical, *spec.numerical, spec.label, *spec.beside(labelled)):
         if counts[name] != 1 and not (name == spec.label and counts[name] == 0):  # a split without labels is valid: it is for prediction
             faults.append(f"feature {name} is in {counts[name]} chunks, expected exactly one")
     return faults

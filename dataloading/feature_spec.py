@@ -21,6 +21,7 @@ from dataloading.features import (
     NUMERICAL_DTYPES,
     SPLITS,
     SUM,
+    WEIGHT_DTYPE,
     Categorical,
     Chunk,
     FeatureSpecError,
@@ -28,7 +29,7 @@ from dataloading.features import (
     file_name,
     smallest_dtype,
 )
-from dataloading.spec_parsing import GROUP, parse_fields
+from dataloading.spec_parsing import GROUP, WEIGHT, parse_fields
 from utils.urls import url_of, without_secrets
 from utils.yaml_file import YamlError, load_yaml
 
@@ -73,6 +74,7 @@ class FeatureSpec:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     path: Path | None = None
     group: str | None = None  # the feature that groups rows: rows with the same value belong together; None for no group
+    weight: str | None = None  # the feature that weighs rows, float32, in splits with labels; None where every row counts once
     as_stated: tuple[Categorical, ...] | None = None  # `categorical` of the file, where options overrule it; fingerprints of the rows are of these
 
     @property
@@ -116,6 +118,19 @@ class FeatureSpec:
             raise FeatureSpecError(f"feature {self.group}: dtype is {dtype}, the group must be {' or '.join(GROUP_DTYPES)}")
         return dtype
 
+    @property
+    def weight_dtype(self) -> str:
+        """The dtype of the weights, which must exist. Raises FeatureSpecError where it is not float32."""
+        dtype = self.dtypes[self.weight]
+        if dtype != WEIGHT_DTYPE:
+            raise FeatureSpecError(f"feature {self.weight}: dtype is {dtype}, the weight must be {WEIGHT_DTYPE}")
+        return dtype
+
+    def beside(self, labelled: bool = True) -> dict[str, str]:
+        """Return the channel of each feature that describes rows without being an input: the group and, in a split with labels, the weight."""
+        found = {} if self.group is None else {self.group: GROUP}
+        return found if self.weight is None or not labelled else found | {self.weight: WEIGHT}
+
     def labelled(self, split: str) -> bool:
         """Return whether a split has labels. A split without a label chunk is for prediction only; a generator specification always has labels."""
         return self.sources is None or any(self.label in chunk.features for chunk in self.sources.get(split, ()))
@@ -153,8 +168,8 @@ class FeatureSpec:
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the YAML file."""
         features = {feature.name: _entries(feature) for feature in self.categorical}
-        grouping = [] if self.group is None else [self.group]
-        for name in (*self.numerical, self.label, *grouping):
+        beside = self.beside()
+        for name in (*self.numerical, self.label, *beside):
             features[name] = {"dtype": self.dtypes[name]}
         sources = None
         if self.sources is not None:
@@ -168,7 +183,7 @@ class FeatureSpec:
                 "categorical": [feature.name for feature in self.categorical],
                 "numerical": list(self.numerical),
                 "label": [self.label],
-                **({GROUP: grouping} if grouping else {}),
+                **{channel: [name] for name, channel in beside.items()},
             },
             "source_spec": sources,
             "metadata": dict(self.metadata),
@@ -191,8 +206,8 @@ class FeatureSpec:
         """
         categorical = tuple(replace(feature, dtype=smallest_dtype(feature.cardinality), alpha=None) for feature in self.categorical)
         files = {feature.name: file_name(feature.name) for feature in categorical}
-        grouping = {} if self.group is None else {self.group: f"{GROUP}.bin"}
-        taken = Counter(["numerical.bin", "label.bin", *grouping.values(), *files.values()])
+        beside = {name: f"{channel}.bin" for name, channel in self.beside().items()}
+        taken = Counter(["numerical.bin", "label.bin", *beside.values(), *files.values()])
         for name, file in files.items():
             if taken[file] > 1:
                 raise FeatureSpecError(f"feature {name} would be written to {file}, which another feature needs; rename it")
@@ -200,12 +215,15 @@ class FeatureSpec:
         dtypes |= dict.fromkeys(self.numerical, self.numerical_dtype) | {self.label: LABEL_DTYPE}
         if self.group is not None:
             dtypes[self.group] = self.group_dtype
+        if self.weight is not None:
+            dtypes[self.weight] = self.weight_dtype
         sources = {}
         for split in splits:
             chunks = [Chunk(SPLIT_BINARY, self.numerical, (f"{split}/numerical.bin",))] if self.numerical else []
             chunks += [Chunk(SPLIT_BINARY, (name,), (f"{split}/{file}",)) for name, file in files.items()]
             chunks += [Chunk(SPLIT_BINARY, (self.label,), (f"{split}/label.bin",))] if split not in unlabelled else []
-            sources[split] = (*chunks, *(Chunk(SPLIT_BINARY, (name,), (f"{split}/{file}",)) for name, file in grouping.items()))
+            there = self.beside(split not in unlabelled)
+            sources[split] = (*chunks, *(Chunk(SPLIT_BINARY, (name,), (f"{split}/{beside[name]}",)) for name in there))
         kept = self.metadata if metadata is None else metadata
         return replace(self, categorical=categorical, dtypes=dtypes, sources=sources, metadata=kept, path=None)
 

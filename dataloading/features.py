@@ -11,6 +11,7 @@ NUMERICAL_DTYPE = "float16"  # unless the specification says otherwise
 NUMERICAL_DTYPES = ("float16", "float32")
 GROUP_DTYPES = ("int32", "int64")
 LABEL_DTYPE = "bool"
+WEIGHT_DTYPE = "float32"
 SUM, MEAN = POOLINGS = ("sum", "mean")
 SPLITS = ("train", "valid", "test")
 VOCABULARY = "vocabulary"  # folder of a dataset: FEATURE.parquet maps each id to its value

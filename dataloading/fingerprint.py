@@ -34,6 +34,6 @@ def _described(feature: Categorical) -> tuple:
 
 
 def _other_columns(spec: FeatureSpec) -> tuple:
-    """Return the hashed types of numericals and group; empty for float16 without a group, as in the digests of older checkpoints."""
+    """Return the hashed types of numericals, group and weight; empty for float16 without these, as in the digests of older checkpoints."""
     dtype = () if spec.numerical_dtype == NUMERICAL_DTYPE else (spec.numerical_dtype,)
-    return dtype if spec.group is None else (*dtype, "group", spec.group, spec.group_dtype)
+    return (*dtype, *(word for name, channel in spec.beside().items() for word in (channel, name, spec.dtypes[name])))

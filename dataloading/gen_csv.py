@@ -72,7 +72,8 @@ def _columns(spec: FeatureSpec, block: RowBlock) -> dict[str, Any]:
     columns: dict[str, Any] = {name: block.numerical[:, i].astype(np.float32) for i, name in enumerate(spec.numerical)}
     for feature, ids in zip(spec.categorical, block.ids, strict=True):
         columns[feature.name] = ids if feature.hotness == 1 else ["|".join(str(one) for one in row if one >= 0) for row in ids.tolist()]
-    return columns | {spec.label: block.labels} | ({} if spec.group is None else {spec.group: block.groups})
+    beside = {spec.group: block.groups, spec.weight: block.weights}
+    return columns | {spec.label: block.labels} | {name: beside[name] for name in spec.beside()}
 
 
 def _write(folder: Path, spec: FeatureSpec, split: str, files: Sequence[_File], rows: tuple[int, int]) -> None:

@@ -54,6 +54,10 @@ class MemorySplit:
         """Raise ValueError: there is no group."""
         raise ValueError("samples in memory have no group")
 
+    def read_weights(self, start: int, stop: int) -> np.ndarray:
+        """Raise ValueError: there are no weights."""
+        raise ValueError("samples in memory have no weights")
+
     def file(self, feature: str, row: int = 0) -> str:
         """Return an empty text: there is no file."""
         return ""

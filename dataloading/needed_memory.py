@@ -99,8 +99,8 @@ def _id_bytes(config: DataConfig, spec: FeatureSpec) -> list[int]:
 
 
 def _bytes_of_others(spec: FeatureSpec) -> int:
-    """Return the bytes of a row without its ids: numericals, label and group."""
-    return np.dtype(spec.numerical_dtype).itemsize * len(spec.numerical) + 1 + _group_bytes(spec)
+    """Return the bytes of a row without its ids: numericals, label, group and weight."""
+    return np.dtype(spec.numerical_dtype).itemsize * len(spec.numerical) + 1 + _group_bytes(spec) + (4 if spec.weight else 0)
 
 
 def _group_bytes(spec: FeatureSpec) -> int:

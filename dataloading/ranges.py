@@ -97,6 +97,26 @@ def check_labels(labels: np.ndarray, feature: str, first_row: int, path: Place =
     raise DatasetError(f"{_beginning(path, first_row + first)}feature {feature}, row {first_row + first}: label {int(labels[first])} is not 0 or 1")
 
 
+def check_weights(weights: np.ndarray, feature: str, first_row: int, path: Place = "") -> None:
+    """Check that every weight is finite and at least 0.
+
+    Args:
+        weights: `[n]` float32.
+        feature: the weight's name, for the message.
+        first_row: the dataset's row of `weights[0]`.
+        path: the file of the weights, or a function that returns the file of a row, for the message.
+
+    Raises:
+        DatasetError: a weight is negative, NaN or infinite; the message names the file, the first bad row and its value.
+    """
+    good = (weights >= 0) & (weights < np.inf)
+    if good.all():
+        return
+    first = int(np.argmin(good))
+    where = _beginning(path, first_row + first)
+    raise DatasetError(f"{where}feature {feature}, row {first_row + first}: weight {float(weights[first]):g} is not a finite number of at least 0")
+
+
 def check_numerical(numerical: np.ndarray, features: Sequence[str], first_row: int, path: Place = "") -> None:
     """Check that every numerical value is finite.
 

@@ -32,6 +32,10 @@ class RowRange:
         """Return groups: `[n]`, int32 or int64."""
         return self._split.read_group(self._first + start, self._first + stop)
 
+    def read_weights(self, start: int, stop: int) -> np.ndarray:
+        """Return weights: `[n]` float32."""
+        return self._split.read_weights(self._first + start, self._first + stop)
+
     def file(self, feature: str, row: int = 0) -> str:
         """Return the file that a feature is read from; `row` counts the rows of the underlying split."""
         return self._split.file(feature, row)

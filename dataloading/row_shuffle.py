@@ -50,6 +50,10 @@ class ShuffledRows:
         """Return groups: `[n]`, int32 or int64."""
         return self._read("group", self._split.read_group, start, stop)
 
+    def read_weights(self, start: int, stop: int) -> np.ndarray:
+        """Return weights: `[n]` float32."""
+        return self._read("weights", self._split.read_weights, start, stop)
+
     def file(self, feature: str, row: int = 0) -> str:
         """Return the file that a feature is read from; `row` counts the rows of the underlying split."""
         return self._split.file(feature, row)

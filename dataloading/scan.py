@@ -130,6 +130,17 @@ def scan_group(path: Path, feature: str, dtype: str, samples: int, progress: Pro
     return figures
 
 
+def scan_weights(path: Path, feature: str, dtype: str, samples: int, progress: Progress) -> Figures:
+    """Check that weights are finite and at least 0."""
+    (figures,) = scan_numerical(path, (feature,), dtype, samples, progress)
+    bad = _Bad()
+    for start, weights in _blocks(path, dtype, 1, samples, progress):
+        if (weights < 0).any():
+            bad.add(weights < 0, weights, start)
+    figures.faults += bad.fault(path, feature, "weight {} is below 0")
+    return figures
+
+
 def scan_numerical(path: Path, features: tuple[str, ...], dtype: str, samples: int, progress: Progress) -> list[Figures]:
     """Check that the values of the numerical file are finite; the statistics exclude NaN and infinities."""
     width = len(features)

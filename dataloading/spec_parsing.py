@@ -12,7 +12,7 @@ import numpy as np
 from dataloading.features import MEAN, POOLINGS, SPLITS, SUM, Categorical, Chunk, FeatureSpecError
 from utils.config.per_feature import MAX_HOTNESS, MULTI_HOT, ONE_HOT
 
-GROUP = "group"
+GROUP, WEIGHT = "group", "weight"
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}").fullmatch
 _SECTIONS = ("feature_spec", "channel_spec", "source_spec", "metadata")
 _CHANNELS = ("categorical", "numerical", "label")
@@ -54,6 +54,7 @@ def parse_fields(content: Any, where: str) -> dict[str, Any]:
         "sources": _sources(content.get("source_spec"), channels["label"][0], where),
         "metadata": mapping(content.get("metadata") or {}, f"{where}metadata"),
         "group": next(iter(channels[GROUP]), None),
+        "weight": next(iter(channels[WEIGHT]), None),
     }
 
 
@@ -89,14 +90,14 @@ def check_tables(categorical: Iterable[Categorical], where: str = "") -> None:
 
 
 def _channels(value: Any, where: str) -> dict[str, tuple[str, ...]]:
-    """Return the features of each channel; the group channel is empty if there is none."""
+    """Return the features of each channel; those of the group and of the weight are empty if there is none."""
     channels = mapping(value, f"{where}channel_spec")
     if ONE_HOT in channels or MULTI_HOT in channels:
         raise FeatureSpecError(
             f"{where}has the channels of NVIDIA's Wide & Deep, whose rows are Parquet files; --dataset_type parquet reads them, and "
             "python -m dataloading.transcribe --src_dataset_type parquet turns them into tf_raw"
         )
-    refuse_unknown(channels, (*_CHANNELS, GROUP), f"{where}channel_spec: channel")
+    refuse_unknown(channels, (*_CHANNELS, GROUP, WEIGHT), f"{where}channel_spec: channel")
     for channel in _CHANNELS:
         if channel not in channels:
             raise FeatureSpecError(f"{where}channel_spec lacks the channel {channel}")
@@ -105,9 +106,10 @@ def _channels(value: Any, where: str) -> dict[str, tuple[str, ...]]:
         raise FeatureSpecError(f"{where}channel_spec.label lists {len(found['label'])} features, expected exactly one")
     if not found["categorical"]:
         raise FeatureSpecError(f"{where}channel_spec.categorical is empty; the model needs at least one categorical feature")
-    found[GROUP] = _names(channels.get(GROUP, []), f"{where}channel_spec.{GROUP}")
-    if len(found[GROUP]) > 1:
-        raise FeatureSpecError(f"{where}channel_spec.{GROUP} lists {len(found[GROUP])} features, expected at most one")
+    for channel in (GROUP, WEIGHT):
+        found[channel] = _names(channels.get(channel, []), f"{where}channel_spec.{channel}")
+        if len(found[channel]) > 1:
+            raise FeatureSpecError(f"{where}channel_spec.{channel} lists {len(found[channel])} features, expected at most one")
     return found
 
 

@@ -1,4 +1,6 @@
-"""Reading and writing of tf_raw: a binary file for each categorical feature, one for all numerical features, one for the label, one for the group."""
+"""Reading and writing of tf_raw: a binary file for each categorical feature, one for all numerical features, and one each for the label,
+the group and the weight.
+"""
 
 import contextlib
 import os
@@ -73,6 +75,9 @@ class TfRawSplit:
         if spec.group is not None:
             self._paths["group"] = (files.group, spec.group_dtype, 1)
             self._files[spec.group] = str(files.group)
+        if files.weight is not None:
+            self._paths["weight"] = (files.weight, spec.weight_dtype, 1)
+            self._files[spec.weight] = str(files.weight)
         self._open: dict[str, ColumnFile] = {}
 
     def _column(self, key: str) -> ColumnFile:
@@ -101,6 +106,10 @@ class TfRawSplit:
     def read_group(self, start: int, stop: int) -> np.ndarray:
         """Return groups of rows start to stop: `[n]`, int32 or int64. The dataset must have a group."""
         return self._column("group").read(start, stop)
+
+    def read_weights(self, start: int, stop: int) -> np.ndarray:
+        """Return weights of rows start to stop: `[n]` float32. The dataset must have weights, and the split labels."""
+        return self._column("weight").read(start, stop)
 
     def file(self, feature: str, row: int = 0) -> str:
         """Return the file that a feature is read from."""
@@ -178,7 +187,13 @@ class TfRawWriter:
         return split_files(self._placed(self._folder), split)
 
     def append(
-        self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray | None, groups: np.ndarray | None = None
+        self,
+        split: str,
+        numerical: np.ndarray,
+        ids: Sequence[np.ndarray],
+        labels: np.ndarray | None,
+        groups: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
     ) -> None:
         """Append rows.
 
@@ -188,6 +203,7 @@ class TfRawWriter:
             ids: F arrays `[n]`, or `[n, h]` padded with -1; the ids are not checked here and must be in range.
             labels: `[n]`, 0 or 1; None if the split has none.
             groups: `[n]` whole numbers, if the dataset has a group.
+            weights: `[n]`, if the dataset has weights and the split labels.
 
         Raises:
             ValueError: labels are given for a split without labels, or missing for a split with labels.
@@ -205,6 +221,8 @@ class TfRawWriter:
             self._write(files.label, np.ascontiguousarray(labels, np.bool_))
         if files.group is not None:
             self._write(files.group, np.ascontiguousarray(groups, self.spec.group_dtype))
+        if files.weight is not None:
+            self._write(files.weight, np.ascontiguousarray(weights, self.spec.weight_dtype))
 
     def copy_vocabularies(self, spec: FeatureSpec) -> None:
         """Publish `spec`'s vocabularies with the dataset, if there are any: copied rows keep their ids."""

@@ -207,8 +207,8 @@ def write_split(writer: Writer, split: str, blocks: Iterator[RowBlock], total: i
     samples, clicks = 0, 0
     known: list[tuple[np.ndarray, np.ndarray]] = []
     with tqdm(total=total, unit=" rows", unit_scale=True, desc=split, disable=not sys.stderr.isatty()) as bar:
-        for numerical, ids, labels, probabilities, groups in (RowBlock(*rows) for rows in blocks):
-            writer.append(split, numerical, ids, labels, groups)
+        for numerical, ids, labels, probabilities, groups, weights in (RowBlock(*rows) for rows in blocks):
+            writer.append(split, numerical, ids, labels, groups, weights)
             samples += len(numerical)
             clicks += 0 if labels is None else int(np.count_nonzero(labels))
             if probabilities is not None and split == "test":

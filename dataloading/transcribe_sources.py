@@ -117,7 +117,7 @@ def _synthetic(spec: FeatureSpec, options: Options) -> Source:
 def _csv(spec: FeatureSpec) -> Source:
     def rows(split: str, batches: int, size: int) -> Rows:
         blocks = islice(read_csv_split(spec, split, size), None if batches == -1 else batches)
-        return (RowBlock(numerical, ids, labels, groups=groups) for numerical, ids, labels, groups in blocks), None
+        return (RowBlock(*columns, groups=groups, weights=weights) for *columns, groups, weights in blocks), None
 
     def check(splits: Sequence[str]) -> None:
         for split in splits:

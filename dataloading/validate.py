@@ -15,7 +15,7 @@ from tqdm import tqdm
 from dataloading.contract import bytes_per_sample, file_faults, spec_faults, split_files
 from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, FeatureSpec, smallest_dtype
 from dataloading.keys import keys_faults
-from dataloading.scan import Figures, Progress, scan_group, scan_ids, scan_labels, scan_numerical
+from dataloading.scan import Figures, Progress, scan_group, scan_ids, scan_labels, scan_numerical, scan_weights
 from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError
@@ -69,6 +69,10 @@ def scan_split(spec: FeatureSpec, split: str, progress: Progress) -> list[Figure
         samples = whole_samples(files.group, widths[spec.group])
         if samples is not None:
             figures.append(scan_group(files.group, spec.group, spec.group_dtype, samples, progress))
+    if files.weight is not None:
+        samples = whole_samples(files.weight, widths[spec.weight])
+        if samples is not None:
+            figures.append(scan_weights(files.weight, spec.weight, spec.weight_dtype, samples, progress))
     return figures
 
 

@@ -85,7 +85,22 @@ class ListColumn:
         return out, first
 
 
-Column = NumericalColumn | IdColumn | ListColumn
+@dataclass(frozen=True)
+class WeightColumn(NumericalColumn):
+    """A column of the rows' weights: finite numbers of at least 0."""
+
+    @property
+    def expected(self) -> str:
+        """A description of the allowed values, for messages."""
+        return f"{super().expected} of at least 0"
+
+    def convert(self, values: pl.Series) -> tuple[np.ndarray, int | None]:
+        """Return the values as stored, and the index of the first invalid value (None if all are valid)."""
+        weights, _ = super().convert(values)
+        return weights, _first(~((weights >= 0) & np.isfinite(weights)))
+
+
+Column = NumericalColumn | IdColumn | ListColumn | WeightColumn
 
 
 def columns_of(spec: FeatureSpec) -> dict[str, Column]:
@@ -101,6 +116,8 @@ def columns_of(spec: FeatureSpec) -> dict[str, Column]:
     if spec.group is not None:
         limits = np.iinfo(spec.group_dtype)
         columns[spec.group] = IdColumn(spec.group, spec.group_dtype, int(limits.max), int(limits.min))
+    if spec.weight is not None:
+        columns[spec.weight] = WeightColumn(spec.weight, spec.weight_dtype)
     return columns
 
 

@@ -34,8 +34,9 @@ def csv_chunks(spec: FeatureSpec, split: str) -> tuple[Chunk, ...]:
         DatasetError: the split is missing, a chunk has another type, or a feature is in no chunk or in several.
     """
     where = f"{spec.path}: " if spec.path else ""
-    label = (spec.label,) if spec.labelled(split) else ()
-    names = (*(feature.name for feature in spec.categorical), *spec.numerical, *label, *(() if spec.group is None else (spec.group,)))
+    labelled = spec.labelled(split)
+    label = (spec.label,) if labelled else ()
+    names = (*(feature.name for feature in spec.categorical), *spec.numerical, *label, *spec.beside(labelled))
     if spec.sources is None:
         return (Chunk(CSV, names, (f"{split}.csv",)),)
     if split not in spec.sources:
@@ -72,14 +73,15 @@ def check_csv_files(spec: FeatureSpec, split: str) -> None:
             raise DatasetError(f"{path}: {error.strerror}; expected a CSV file (source_spec.{split})") from None
 
 
-CsvRows = tuple[np.ndarray, list[np.ndarray], np.ndarray | None, np.ndarray | None]
+CsvRows = tuple[np.ndarray, list[np.ndarray], np.ndarray | None, np.ndarray | None, np.ndarray | None]
 
 
 def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[CsvRows]:
     """Yield batches of n rows; n is batch_size except in the last batch.
 
     Yields:
-        numericals `[n, M]`, F id columns `[n]` or `[n, h]`, labels `[n]` uint8 if the split has them, and groups `[n]` if there is a group.
+        numericals `[n, M]`, F id columns `[n]` or `[n, h]`, labels `[n]` uint8 if the split has them, groups `[n]` if there is a group, and
+        weights `[n]` float32 if there are weights and labels.
 
     Raises:
         DatasetError: a file or column is missing, a value contradicts the specification (the message names file, line, feature and value), or
@@ -105,8 +107,13 @@ def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[C
         numerical = np.empty((lengths[0], len(spec.numerical)), spec.numerical_dtype)
         for column, name in zip(numerical.T, spec.numerical, strict=True):
             column[:] = values[name]
-        groups = None if spec.group is None else values[spec.group]
-        yield numerical, [values[feature.name] for feature in spec.categorical], values.get(spec.label), groups
+        yield (
+            numerical,
+            [values[feature.name] for feature in spec.categorical],
+            values.get(spec.label),
+            values.get(spec.group),
+            values.get(spec.weight),
+        )
 
 
 def _chunk_blocks(spec: FeatureSpec, chunk: Chunk, columns: Mapping[str, Column]) -> Iterator[dict[str, np.ndarray]]:

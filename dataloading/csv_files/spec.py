@@ -10,13 +10,14 @@ import numpy as np
 from dataloading.contract import CSV
 from dataloading.csv_files.source import check_csv_files, read_csv_split
 from dataloading.feature_spec import LABEL_DTYPE, NUMERICAL_DTYPE, SPLITS, FeatureSpec
-from dataloading.features import DatasetError
+from dataloading.features import WEIGHT_DTYPE, DatasetError
+from dataloading.spec_parsing import WEIGHT
 from utils.yaml_file import YamlError, load_yaml
 
 AUTO = "auto"
 _ANY = np.iinfo(np.int32).max  # the cardinality used while the files are read for the real one
 _BATCH_ROWS = 1 << 16
-_DTYPES = {"categorical": "int32", "numerical": NUMERICAL_DTYPE, "label": LABEL_DTYPE}
+_DTYPES = {"categorical": "int32", "numerical": NUMERICAL_DTYPE, "label": LABEL_DTYPE, WEIGHT: WEIGHT_DTYPE}
 
 
 def read_csv_spec(path: Path, flags: str) -> FeatureSpec:
@@ -97,7 +98,7 @@ def _cardinalities(spec: FeatureSpec, names: list[str]) -> dict[str, int]:
     for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS)):
         check_csv_files(spec, split)
         with contextlib.redirect_stderr(io.StringIO()):  # the notes about the files are printed when they are read again
-            for _, ids, _, _ in read_csv_split(spec, split, _BATCH_ROWS):
+            for _, ids, *_ in read_csv_split(spec, split, _BATCH_ROWS):
                 for feature, column in zip(spec.categorical, ids, strict=True):
                     greatest[feature.table_name] = max(greatest[feature.table_name], int(column.max(initial=-1)))
     for feature in spec.categorical:

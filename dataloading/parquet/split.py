@@ -74,6 +74,10 @@ class ParquetSplit:
             return np.zeros(stop - start, dtype)
         return self._read(name, start, stop, (name,), lambda frame: groups_of(frame[name], dtype))
 
+    def read_weights(self, start: int, stop: int) -> np.ndarray:
+        """Raise DatasetError: these files have no weights (their specification has no such channel)."""
+        raise DatasetError(f"{self.spec.path}: such Parquet files have no weights")
+
     @property
     def grouped(self) -> bool:
         """True where all files have the column of the group."""

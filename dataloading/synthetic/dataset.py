@@ -96,7 +96,7 @@ def _facts(spec: FeatureSpec, rows: Mapping[str, int]) -> Iterator[tuple[str, An
     generator = spec.metadata["generator"]
     yield "table sizes", list(spec.cardinalities)
     yield "numerical features", len(spec.numerical)
-    yield "names", [*(feature.name for feature in spec.categorical), *spec.numerical, spec.label, spec.group]
+    yield "names", [*(feature.name for feature in spec.categorical), *spec.numerical, spec.label, spec.group, *([spec.weight] if spec.weight else [])]
     yield "hotness", list(spec.hotness)
     yield "categorical features", [str(feature) for feature in spec.categorical]
     yield "type of the numerical features", spec.numerical_dtype

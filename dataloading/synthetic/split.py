@@ -40,12 +40,13 @@ class SyntheticSplit:
             check_drawable(feature)
         self._numerical_dtype = spec.numerical_dtype
         self._group_dtype = None if spec.group is None else spec.group_dtype
+        _ = spec.weight is None or spec.weight_dtype  # raises for another type
         self.spec, self.name, self.num_samples, self.first_row = spec, split, num_samples, 0
         self._drawn_by = (seed, signal)
         self._dtypes = [np.dtype(smallest_dtype(feature.cardinality)) for feature in spec.categorical]
         self._id_streams = [(seed, split, "ids", feature.name) for feature in spec.categorical]
         self._numerical_key = stream_key(seed, split, "numerical")
-        self._label_key = stream_key(seed, split, "label")
+        self._label_key, self._weight_key = stream_key(seed, split, "label"), stream_key(seed, split, "weight")
         self.planted = PlantedSignal(spec, seed, signal)
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
@@ -68,6 +69,11 @@ class SyntheticSplit:
     def read_group(self, start: int, stop: int) -> np.ndarray:
         """Return groups of rows start to stop: `[n]`, int32 or int64; GROUP_ROWS consecutive rows are a group. The specification must have one."""
         return (np.arange(start, stop) // GROUP_ROWS).astype(self._group_dtype)
+
+    def read_weights(self, start: int, stop: int) -> np.ndarray:
+        """Return weights of rows start to stop: `[n]` float32: 0 for one row in ten, else between 0 and 2. The specification must have weights."""
+        u = uniforms(self._weight_key, start, stop)
+        return np.where(u < 0.1, 0, 2 * u).astype(np.float32)
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
         """Return labels of rows start to stop: `[n]` uint8, 0 or 1. It draws every feature of the rows, because labels depend on all."""

@@ -66,8 +66,8 @@ def batch_spec(spec: FeatureSpec) -> FeatureSpec:
 
 def batch_columns(spec: FeatureSpec, split: str) -> list[Column]:
     """Return the columns of a split, in the order of `tfrecord_folders`, with formats and files checked. Raises DatasetError."""
-    if spec.group is not None:
-        raise DatasetError(f"{spec.path}: has the group {spec.group}, which {TFRECORDS} cannot hold; remove it from channel_spec and feature_spec")
+    for name, channel in spec.beside().items():
+        raise DatasetError(f"{spec.path}: has the {channel} {name}, which {TFRECORDS} cannot hold; remove it from channel_spec and feature_spec")
     *shared, label = tfrecord_folders(spec, split)[: -len(spec.categorical)]
     # Other types of numericals are refused, so that values are not rounded.
     columns = [_column(folder, (spec.numerical_dtype,), len(spec.numerical)) for folder in shared]

@@ -136,6 +136,10 @@ class BatchRecordSplit:
         """Raise DatasetError: these records have no groups (a specification with one is refused)."""
         raise DatasetError(f"{self.spec.path}: {TFRECORDS} cannot hold groups")
 
+    def read_weights(self, start: int, stop: int) -> np.ndarray:
+        """Raise DatasetError: these records have no weights (a specification with them is refused)."""
+        raise DatasetError(f"{self.spec.path}: {TFRECORDS} cannot hold weights")
+
     def file(self, feature: str, row: int = 0) -> str:
         """Return the file and the record that a row is read from."""
         return self._records[self._names[feature]].place(self._record_of(min(row, self.num_samples - 1)))

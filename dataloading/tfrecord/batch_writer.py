@@ -72,7 +72,13 @@ class BatchRecordWriter(InHiddenFolder):
             raise
 
     def append(
-        self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray | None, groups: np.ndarray | None = None
+        self,
+        split: str,
+        numerical: np.ndarray,
+        ids: Sequence[np.ndarray],
+        labels: np.ndarray | None,
+        groups: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
     ) -> None:
         """Append rows; see `tf_raw.TfRawWriter.append`. Raises DatasetError for a value that float16 does not hold."""
         self._splits[split].append(numerical, ids, labels)
@@ -109,8 +115,8 @@ class BatchRecordWriter(InHiddenFolder):
 
 def _described(spec: FeatureSpec, splits: Collection[str]) -> FeatureSpec:
     """Return the specification of the records, which names no files. Raises DatasetError if records cannot hold the features."""
-    if spec.group is not None:
-        raise DatasetError(f"{spec.path}: has the group {spec.group}, which {TFRECORDS} cannot hold; write tf_raw or tfrecord")
+    for name, channel in spec.beside().items():
+        raise DatasetError(f"{spec.path}: has the {channel} {name}, which {TFRECORDS} cannot hold; write tf_raw or tfrecord")
     raw = spec.as_tf_raw(splits, {})
     categorical = tuple(replace(feature, dtype="int32") for feature in raw.categorical)
     dtypes = {feature.name: feature.dtype for feature in categorical} | dict.fromkeys(raw.numerical, NUMERICAL_DTYPE) | {raw.label: "int8"}

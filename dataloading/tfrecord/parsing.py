@@ -28,7 +28,7 @@ class Column:
 
 
 def columns_of(spec: FeatureSpec, labelled: bool, kinds: Mapping[str, str], place: str) -> dict[str, Column]:
-    """Return the columns read from each record: `ids 0`, …, `numerical`, `label`, `group`.
+    """Return the columns read from each record: `ids 0`, …, `numerical`, `label`, `group`, `weight`.
 
     Args:
         spec: the features.
@@ -46,6 +46,8 @@ def columns_of(spec: FeatureSpec, labelled: bool, kinds: Mapping[str, str], plac
         columns["label"] = Column((spec.label,), FLOAT if kinds.get(spec.label) == FLOAT else INT64, "others")
     if spec.group is not None:
         columns["group"] = Column((spec.group,), INT64, "others")
+    if labelled and spec.weight is not None:
+        columns["weight"] = Column((spec.weight,), FLOAT, "others")
     for column in columns.values():
         for name in column.names:
             if kinds.get(name) != column.kind:
@@ -160,6 +162,8 @@ class RecordParser:
             fitting = block.astype(self._spec.group_dtype)
             self._refuse(fitting != block, block, records, self._spec.group, f"{{}} does not fit {self._spec.group_dtype}")
             return fitting
+        if key == "weight":
+            return block.astype(self._spec.weight_dtype, copy=False)
         feature = self._spec.categorical[int(key.split()[1])]
         return block if outside_range(block.reshape(-1), feature.cardinality) is not None else block.astype(feature.dtype)
 

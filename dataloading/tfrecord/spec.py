@@ -76,8 +76,7 @@ def _refuse_parquet(path: Path) -> None:
 
 def with_files(spec: FeatureSpec, patterns: Mapping[str, Sequence[str]]) -> FeatureSpec:
     """Return the specification with the matching files as its sources. Raises DatasetError if a pattern matches nothing."""
-    grouping = () if spec.group is None else (spec.group,)
-    names = (*(feature.name for feature in spec.categorical), *spec.numerical, spec.label, *grouping)
+    names = (*(feature.name for feature in spec.categorical), *spec.numerical, spec.label, *spec.beside())
     files = {split: tuple(str(path.absolute()) for path in matching(given)) for split, given in patterns.items()}
     return _checked(replace(spec, sources={split: (Chunk(TFRECORD, names, found),) for split, found in files.items()}))
 
@@ -104,7 +103,7 @@ def split_records(spec: FeatureSpec, split: str) -> tuple[Path, ...]:
 
 def unread_features(spec: FeatureSpec) -> tuple[str, ...]:
     """Return the features of the records that the specification lacks, taken from the first record of each split."""
-    known = {feature.name for feature in spec.categorical} | {*spec.numerical, spec.label, spec.group}
+    known = {feature.name for feature in spec.categorical} | {*spec.numerical, spec.label, *spec.beside()}
     found = {name for split in spec.sources for name in kinds_of(split_records(spec, split)[0]) if name not in known}
     return tuple(sorted(found))
 
@@ -135,7 +134,11 @@ def _checked(spec: FeatureSpec) -> FeatureSpec:
         if feature.hotness > 1:
             raise DatasetError(f"{spec.path}: feature {feature.name} has hotness {feature.hotness}; pre-batched TFRecords hold one id per sample")
     categorical = tuple(replace(feature, dtype=smallest_dtype(feature.cardinality)) for feature in spec.categorical)
-    _ = spec.numerical_dtype, spec.group is None or spec.group_dtype  # these properties raise for types that cannot be read
+    _ = (
+        spec.numerical_dtype,
+        spec.group is None or spec.group_dtype,
+        spec.weight is None or spec.weight_dtype,
+    )  # these properties raise for types that cannot be read
     for split, chunks in spec.sources.items():
         if not any(chunk.files for chunk in chunks):
             raise DatasetError(f"{spec.path}: source_spec.{split} lists no file")

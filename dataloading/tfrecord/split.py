@@ -63,6 +63,10 @@ class TfRecordSplit:
         """Return groups of rows start to stop: `[n]`, int32 or int64. The specification must have a group."""
         return self._read("group", start, stop, self.spec.group_dtype)
 
+    def read_weights(self, start: int, stop: int) -> np.ndarray:
+        """Return weights of rows start to stop: `[n]` float32. The specification must have weights, and the split labels."""
+        return self._read("weight", start, stop, self.spec.weight_dtype)
+
     def file(self, feature: str, row: int = 0) -> str:
         """Return the file and the record that a row is read from."""
         return self._index.place_of_row(min(row, self.num_samples - 1))

@@ -74,7 +74,13 @@ class TfRecordWriter(InHiddenFolder):
             raise
 
     def append(
-        self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray | None, groups: np.ndarray | None = None
+        self,
+        split: str,
+        numerical: np.ndarray,
+        ids: Sequence[np.ndarray],
+        labels: np.ndarray | None,
+        groups: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
     ) -> None:
         """Append rows; see `tf_raw.TfRawWriter.append`. Raises ValueError if there are more rows than announced."""
         columns = dict(zip(self.spec.numerical, np.asarray(numerical, np.float32).T, strict=True))  # float lists have 4 bytes per value
@@ -83,6 +89,8 @@ class TfRecordWriter(InHiddenFolder):
             columns[self.spec.label] = labels
         if self.spec.group is not None:
             columns[self.spec.group] = groups
+        if self.spec.weight is not None and self.spec.labelled(split):
+            columns[self.spec.weight] = weights
         if split not in self._splits:
             self._splits[split] = _SplitWriter([self.folder / file for file in self.spec.sources[split][0].files], self._rows[split])
         self._splits[split].append(columns)
@@ -128,6 +136,7 @@ def schema_text(spec: FeatureSpec) -> str:
     """Return the `tensorflow_metadata` schema of full records as text; tensorflow_transform's TFTransformOutput parses records by it."""
     names = {name: "FLOAT" for name in spec.numerical} | {feature.name: "INT" for feature in spec.categorical} | {spec.label: "INT"}
     names |= {} if spec.group is None else {spec.group: "INT"}
+    names |= {} if spec.weight is None else {spec.weight: "FLOAT"}
     shape = f"  shape {{\n    dim {{\n      size: {ROWS_PER_RECORD}\n    }}\n    dim {{\n      size: 1\n    }}\n  }}\n"
     return "".join(
         f'feature {{\n  name: "{_quoted(name)}"\n  type: {kind}\n  presence {{\n    min_fraction: 1.0\n  }}\n{shape}}}\n'

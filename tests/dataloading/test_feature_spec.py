@@ -104,7 +104,7 @@ def _with(value, *path):
         # unknown keys would otherwise be ignored silently
         (_with("mean", "feature_spec", "cat_0", "combiner"), "feature_spec.cat_0: key 'combiner' is not known, expected one of cardinality, hotness"),
         (_with(3, "feature_spec", "num_0", "hotness"), "feature_spec.num_0: key 'hotness' is not known, expected one of dtype"),
-        (_with(["cat_0"], "channel_spec", "weight"), "channel 'weight' is not known, expected one of categorical, numerical, label, group"),
+        (_with(["cat_0"], "channel_spec", "heft"), "channel 'heft' is not known, expected one of categorical, numerical, label, group, weight"),
         (_with({"dtype": "int8"}, "feature_spec", "weight"), "feature 'weight' is in feature_spec but in no channel"),
         (_with([], "source_spec", "validation"), "source_spec: split 'validation' is not known, expected one of train, valid, test"),
         (_with("zip", "source_spec", "train", 0, "compression"), r"source_spec.train\[0\]: key 'compression' is not known"),
