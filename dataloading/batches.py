@@ -18,6 +18,7 @@ from dataloading.row_shuffle import ShuffledRows
 
 T = TypeVar("T")
 
+_GREATEST_MEAN = 2.0**20
 _HINT = "; correct the dataset, or map such ids into the table with --out_of_range clip or hash"
 
 
@@ -68,11 +69,11 @@ class Batch(NamedTuple):
     ids: np.ndarray  # [K_r, B] int32 for the whole global batch: h rows per feature, row j holds the j-th id of every sample, -1 for no id
     local_ids: np.ndarray  # [K_l, b] int32, same layout, for the features whose ids are needed for this worker's slice only
     labels: np.ndarray  # [b] uint8
-    weights: np.ndarray  # [b] float32, 0 for padding, else the sample's weight: 1 in a dataset without weights
+    weights: np.ndarray  # [b] float32, 0 for padding, else the sample's weight: 1 in a dataset without weights, scaled for training
     num_samples: int  # real samples in the global batch
     out_of_range: int = 0  # ids out of range that were mapped into the table, over the features that this worker counts
     groups: np.ndarray | None = None  # [b], int32 or int64; None if the dataset has no group
-    total_weight: float | None = None  # sum of the weights of the global batch; None in a dataset without weights, where it is `num_samples`
+    total_weight: float | None = None  # sum of these weights over the global batch; None in a dataset without weights, where it is `num_samples`
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class BatchReader:
         order: the order of the rows.
         ids: the valid ids.
         short_last: pad the last batch to `padded_rows` instead of B rows.
-        for_training: give samples of weight 0 the ids of others, so that they touch no row of a table.
+        for_training: scale weights as `_scaled` says, and give samples of weight 0 the ids of others, so that they touch no row of a table.
 
     Raises:
         ValueError: B is not a positive multiple of the number of workers.
@@ -199,7 +200,12 @@ class BatchReader:
             check_numerical(numerical, spec.numerical, first_row, partial(split.file, spec.numerical[0]))
         check_labels(labels, spec.label, first_row, partial(split.file, spec.label))
         weights = self._weights(split, start, stop)
-        instead = _instead(weights) if self._for_training and weights is not None else None
+        total = instead = None
+        if weights is not None:
+            weights, total = _scaled(weights) if self._for_training else (weights, math.fsum(weights))
+            own = weights[mine[0] - start : mine[1] - start]
+        if weights is not None and self._for_training:
+            instead, numerical = _instead(weights), np.where(own[:, np.newaxis] > 0, numerical, 0)
         ids, counted = self._ids(split, self._features, _Rows((start, stop), (start, start + size), (start, stop)), self._uncounted, instead)
         rows = _Rows(mine if instead is None else (start, stop), (mine[0], mine[0] + local), mine)
         local_ids, counted_here = self._ids(split, self._local_features, rows, self._uncounted_local if real else self._local_features, instead)
@@ -210,11 +216,11 @@ class BatchReader:
             ids,
             local_ids,
             _padded(labels, local),
-            present if weights is None else present * _padded(weights[mine[0] - start : mine[1] - start], local),
+            present if weights is None else present * _padded(own, local),
             stop - start,
             counted + counted_here,
             None if spec.group is None else _padded(split.read_group(*mine), local),
-            None if weights is None else math.fsum(weights),
+            total,
         )
 
     def _weights(self, split: Split, start: int, stop: int) -> np.ndarray | None:
@@ -260,6 +266,18 @@ class BatchReader:
                 target[:] = column[places].T
             first += one.hotness
         return ids, counted
+
+
+def _scaled(weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the weights of a global batch as training uses them, and their sum.
+
+    The loss divides by the sum, so a common factor of the weights has no effect, but float32 holds neither sums of huge weights nor quotients of tiny
+    ones. Where the mean of those above 0 is at least 1, weights stay: 2 counts as the sample twice. Else, or beyond 2^20, it becomes 1.
+    """
+    count, total = int(np.count_nonzero(weights)), math.fsum(weights)
+    if not count or count <= total <= count * _GREATEST_MEAN:
+        return weights, total
+    return (weights.astype(np.float64) * (count / total)).astype(np.float32), float(count)
 
 
 def _instead(weights: np.ndarray) -> np.ndarray | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 KEYS = "keys.parquet"
-TAKEN = ("row", "score", "label", "group")  # names of the predictions' own columns
+TAKEN = ("row", "score", "label", "group", "weight")  # names of the predictions' own columns
 
 
 def stored_keys(spec: FeatureSpec, split: str) -> Path | None:

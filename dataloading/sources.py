@@ -28,6 +28,7 @@ from utils.config.ranking import RankingConfig
 Warn = Callable[[str], None]
 _READERS = {TFRECORD: TfRecordSplit, TFRECORDS: BatchRecordSplit, PARQUET: ParquetSplit}
 AS_STATED = FeatureConfig()  # overrules nothing
+_WEIGHTS_AT_ONCE = 1 << 20  # rows
 SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 
 
@@ -142,7 +143,22 @@ def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int, warn:
         splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_fraction)
     if config.dataset_subset is not None:
         splits["train"] = first_rows(splits["train"], config.dataset_subset)
+    for split in splits.values():
+        check_weighs(split)
     return splits
+
+
+def check_weighs(split: Split) -> None:
+    """Raise DatasetError where the rows of a split have weights and all are 0; rows are read up to the first one with a weight."""
+    if split.spec.weight is None or not split.labelled:
+        return
+    for start in range(0, split.num_samples, _WEIGHTS_AT_ONCE):
+        if split.read_weights(start, min(start + _WEIGHTS_AT_ONCE, split.num_samples)).any():
+            return
+    where = split.file(split.spec.weight)
+    raise DatasetError(
+        f"{where and where + ': '}feature {split.spec.weight}: all {split.num_samples:,} weights of {split.name} are 0; expected some above 0"
+    )
 
 
 def _evaluates(spec: FeatureSpec, split: str, warn: Warn) -> bool:

@@ -34,13 +34,13 @@ void Put(const float* from, int64_t n, T* to) {
 
 // Sums each task's rows, then the tasks in their order: add(row, sums of its task).
 template <class Add>
-std::vector<double> SumOverRows(int64_t rows, int64_t columns, const Threads& threads, const float* real, const Add& add) {
+std::vector<double> SumOverRows(int64_t rows, int64_t columns, const Threads& threads, const float* weights, const Add& add) {
   const int64_t tasks = TasksOf(rows), length = 2 * columns;
   std::vector<double> sums(std::max<int64_t>(tasks, 1) * length);
   ForRows(rows, columns, threads, [&](int64_t first, int64_t last) {
     double* sum = sums.data() + first / kRowsPerTask * length;
     for (int64_t row = first; row < last; ++row) {
-      if (real[row] != 0) add(row, sum);
+      if (weights[row] != 0) add(row, sum);
     }
   });
   for (int64_t task = 1; task < tasks; ++task) {
@@ -63,17 +63,18 @@ void BeforeRelu(const NormalisedRows<T>& of, int64_t at, int64_t n, float* __res
 }  // namespace
 
 template <class T>
-void ColumnMoments(int64_t rows, int64_t columns, const T* x, const float* real, double* sums, const Threads& threads) {
-  const std::vector<double> found = SumOverRows(rows, columns, threads, real, [&](int64_t row, double* sum) {
+void ColumnMoments(int64_t rows, int64_t columns, const T* x, const float* weights, double* sums, const Threads& threads) {
+  const std::vector<double> found = SumOverRows(rows, columns, threads, weights, [&](int64_t row, double* sum) {
+    const double weight = weights[row];
     ForRuns(columns, [&](int64_t first, int64_t n) {
       float buffer[kRun];
       const float* values = Floats(x + row * columns + first, n, buffer);
       double *__restrict total = sum + first, *__restrict squares = sum + columns + first;
       DLRM_INDEPENDENT
       for (int64_t i = 0; i < n; ++i) {
-        const double value = values[i];
-        total[i] += value;
-        squares[i] += value * value;
+        const double value = values[i], weighted = weight * value;
+        total[i] += weighted;
+        squares[i] += weighted * value;
       }
     });
   });
@@ -103,7 +104,7 @@ void NormaliseRelu(int64_t rows, int64_t columns, const T* x, const float* facto
 template <class T>
 void NormaliseGradientSums(int64_t rows, int64_t columns, const NormalisedRows<T>& of, const double* mean, const double* inverse, float* sums,
                            const Threads& threads) {
-  const std::vector<double> found = SumOverRows(rows, columns, threads, of.real, [&](int64_t row, double* sum) {
+  const std::vector<double> found = SumOverRows(rows, columns, threads, of.weights, [&](int64_t row, double* sum) {
     ForRuns(columns, [&](int64_t first, int64_t n) {
       float gradient[kRun], buffer[kRun];
       const int64_t at = row * columns + first;
@@ -131,12 +132,12 @@ void NormaliseGradient(int64_t rows, int64_t columns, const NormalisedRows<T>& o
       ForRuns(columns, [&](int64_t begin, int64_t n) {
         float results[kRun] = {}, buffer[kRun];
         const int64_t at = row * columns + begin;
-        if (of.real[row] != 0) {
+        if (const float weight = of.weights[row]; weight != 0) {
           BeforeRelu(of, at, n, results);
           const float* values = Floats(of.x + at, n, buffer);
           const float *mean = factors + begin, *by_gradient = mean + columns, *by_input = by_gradient + columns, *constant = by_input + columns;
           DLRM_INDEPENDENT
-          for (int64_t i = 0; i < n; ++i) results[i] = results[i] * by_gradient[i] + ((values[i] - mean[i]) * by_input[i] + constant[i]);
+          for (int64_t i = 0; i < n; ++i) results[i] = results[i] * by_gradient[i] + weight * ((values[i] - mean[i]) * by_input[i] + constant[i]);
         }
         Put(results, n, gradient + at);
       });

@@ -51,11 +51,11 @@ def batch_figures(form: LogForm, batch: TensorBatch, evaluator: Evaluator, ranke
     """
     wanted = [metric for metric in ranked_by if metric.key in form.batch.values()]
     scores = Scores(evaluator.world)
-    scores.add(evaluator.logits(batch), batch.host.labels, batch.host.num_samples, batch.host.groups if wanted else None)
+    scores.add(evaluator.logits(batch), batch.host, groups=bool(wanted))
     if (merged := scores.merged()) is None:
         return {}
-    by_group = rank(*merged, wanted).figures() if wanted else {}
-    return _written(form, {**vars(evaluate(merged.logits, merged.labels)), **by_group})
+    by_group = rank(merged.logits, merged.labels, merged.groups, wanted, weights=merged.weights).figures() if wanted else {}
+    return _written(form, {**vars(evaluate(merged.logits, merged.labels, weights=merged.weights)), **by_group})
 
 
 def _written(form: LogForm, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class EvaluationLog:
     def add(self, batch: TensorBatch, logits: np.ndarray) -> None:
         """Add a batch of the split and this worker's logits for it."""
         self._batches += 1
-        self._scores.add(logits, batch.host.labels, batch.host.num_samples)
+        self._scores.add(logits, batch.host)
         if self._batches % self._form.every == 0:
             start = time.perf_counter()
             if merged := self._scores.merged():

@@ -131,7 +131,7 @@ def benchmark(
             count += 1
             after(count, elapsed)
             if first_pass:
-                collected.add(scores, batch.host.labels, batch.host.num_samples)
+                collected.add(scores, batch.host)
             if count > warmup:
                 seconds.append(elapsed)
                 if len(seconds) == min(_ESTIMATED_FROM, limit.steps):
@@ -142,6 +142,6 @@ def benchmark(
     merged = collected.merged()
     quality = {}
     if merged is not None:
-        metrics = evaluate(merged.logits, merged.labels, auc_thresholds)
+        metrics = evaluate(merged.logits, merged.labels, auc_thresholds, weights=merged.weights)
         quality = {"auc": metrics.auc, "samples": metrics.samples}
     return {**latency_summary(batch_size, seconds), "inference_batches": len(seconds), **quality}

@@ -10,7 +10,7 @@ from dataloading.keys import check_keys, stored_keys
 from dataloading.parquet.notes import notes
 from dataloading.parquet.split import ParquetSplit
 from dataloading.row_range import whole_split
-from dataloading.sources import check_evaluated, check_grouped, open_split, open_training_splits
+from dataloading.sources import check_evaluated, check_grouped, check_weighs, open_split, open_training_splits
 from dataloading.tfrecord.spec import unread_features
 from run import predictions
 from run.restoring import restoring
@@ -75,10 +75,10 @@ def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Spli
         if "test" not in splits and "test" not in (spec.sources or {}):
             warn(f"{spec.path}: there is no test split; the model will not be tested")
         return splits
-    if config.run.mode == EXPLAIN:
-        return {config.run.split: open_split(config.data, spec, config.run.split, config.run.seed, warn)}
     if config.run.mode != PREDICT:
-        return {"test": open_split(config.data, spec, "test", config.run.seed, warn)}
+        split = open_split(config.data, spec, config.run.split if config.run.mode == EXPLAIN else "test", config.run.seed, warn)
+        check_weighs(split)
+        return {split.name: split}
     split = open_split(config.data, spec, config.run.split, config.run.seed, warn, labels=False)
     keys = stored_keys(spec, split.name) if config.data.dataset_type == "tf_raw" else None
     if keys:

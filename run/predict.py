@@ -19,7 +19,7 @@ def predict(run: Prepared) -> None:
         if scores is not None:
             split = run.splits[name]
             keys = read_keys(split.spec, name) if run.config.data.dataset_type == "tf_raw" else None
-            predictions.write(path, sigmoid(scores.logits), scores.labels if split.labelled else None, scores.groups, keys)
+            predictions.write(path, sigmoid(scores.logits), scores.labels if split.labelled else None, scores.groups, scores.weights, keys)
             run.console.say(f"{len(scores.logits):,} predictions written: {path}")
             run.log.log((), {"samples": len(scores.logits)})
 

@@ -40,18 +40,20 @@ def write(
     scores: np.ndarray,
     labels: np.ndarray | None,
     groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
     keys: "polars.DataFrame | None" = None,
 ) -> None:
     """Write a Parquet file in file order, atomically.
 
     Its columns are the split's keys, `row` (uint64, from 0), `score` (probability, float32), `label` (uint8) where the split has labels, and `group`
-    as it is stored where the dataset has a group column.
+    as it is stored where the dataset has a group column, and `weight` (float32) where the split has weights.
 
     Args:
         path: path of the file.
         scores: `[n]`.
         labels: `[n]`; None where the split has none.
         groups: `[n]`; None where the dataset has no group column.
+        weights: `[n]`; None where the split has none.
         keys: n rows, with other column names.
 
     Raises:
@@ -59,7 +61,7 @@ def write(
     """
     import polars  # imported here: no other mode needs it
 
-    columns = {"row": np.arange(len(scores), dtype=np.uint64), "score": scores, "label": labels, "group": groups}
+    columns = {"row": np.arange(len(scores), dtype=np.uint64), "score": scores, "label": labels, "group": groups, "weight": weights}
     frame = polars.DataFrame({name: column for name, column in columns.items() if column is not None})
     frame = frame if keys is None else keys.hstack(frame)
     partial = path.with_name(f".{path.name}.writing")

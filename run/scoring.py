@@ -11,6 +11,7 @@ from run.prepare import Prepared
 from training.device_batch import TensorBatch, to_device
 from training.evaluator import AfterBatch, Evaluator, SplitScores
 from utils.config.config import Config
+from utils.config.options import TRAIN
 from utils.metrics.binary import Metrics
 from utils.metrics.ranking import Ranking, rank
 from utils.metrics.ranking_metric import RankingMetric
@@ -25,7 +26,7 @@ def reader_of(run: Prepared, model: ShardedModel, split: str, batch_size: int, s
     order = Order(seed if options.shuffle_batch_order else None, options.shuffle_window, seed) if train else Order()
     rows = {table.name: table.rows for table in run.tables}
     ids = Ids([rows[feature.table] for feature in run.features if feature.name == feature.source], options.out_of_range)
-    return BatchReader(run.splits[split], batch_size, share, order, ids, short_last)
+    return BatchReader(run.splits[split], batch_size, share, order, ids, short_last, for_training=train and run.config.run.mode == TRAIN)
 
 
 class Batches:
@@ -67,6 +68,12 @@ def metrics_of(run: Prepared, model: ShardedModel, evaluator: Evaluator, split: 
         f"{split} AUC {shown(metrics.auc)} ({kind}), log loss {metrics.log_loss:.6f}, "
         f"normalised entropy {shown(metrics.normalized_entropy, 6)}, calibration {shown(metrics.calibration, 6)}, {metrics.samples:,} samples"
     )
+    if metrics.unweighted is not None:
+        plain = metrics.unweighted
+        run.console.say(
+            f"{split} by the weights of column {run.spec.weight}, {metrics.weight:,.6g} in all; unweighted: AUC {shown(plain.auc)}, "
+            f"log loss {plain.log_loss:.6f}, normalised entropy {shown(plain.normalized_entropy, 6)}, calibration {shown(plain.calibration, 6)}"
+        )
     if metrics.auc is None:
         run.console.warn(f"all labels of the {split} split are the same: its AUC is undefined")
     if metrics.ranking is not None:
@@ -75,8 +82,13 @@ def metrics_of(run: Prepared, model: ShardedModel, evaluator: Evaluator, split: 
 
 
 def _measured(scores: SplitScores, auc_thresholds: int | None, ranked_by: Sequence[RankingMetric]) -> Metrics:
-    metrics = evaluate_in_full(scores.logits, scores.labels, auc_thresholds)
-    return replace(metrics, ranking=rank(*scores, ranked_by)) if ranked_by else metrics
+    metrics = evaluate_in_full(scores.logits, scores.labels, auc_thresholds, scores.weights)
+    if not ranked_by:
+        return metrics
+    columns = scores.logits, scores.labels, scores.groups, ranked_by
+    if metrics.unweighted is None:
+        return replace(metrics, ranking=rank(*columns))
+    return replace(metrics, ranking=rank(*columns, weights=scores.weights), unweighted=replace(metrics.unweighted, ranking=rank(*columns)))
 
 
 def _tell(run: Prepared, split: str, ranking: Ranking) -> None:

@@ -9,7 +9,10 @@ from model.compilation import on_gpu
 
 
 class HostBatch(Protocol):
-    """A batch from the reader, see `dataloading.batches.Batch`; shapes `[b, M]`, `[F_r, B]`, `[F_l, b]`, `[b]`, `[b]`; groups `[b]` or None."""
+    """A batch from the reader, see `dataloading.batches.Batch`.
+
+    Shapes `[b, M]`, `[F_r, B]`, `[F_l, b]`, `[b]`, `[b]`; groups `[b]` or None. `total_weight` is None where `weights` is 1 for every real sample.
+    """
 
     numerical: np.ndarray
     ids: np.ndarray
@@ -19,6 +22,7 @@ class HostBatch(Protocol):
     num_samples: int
     out_of_range: int
     groups: np.ndarray | None
+    total_weight: float | None
 
 
 class StepInputs(NamedTuple):

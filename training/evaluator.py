@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from model.compilation import compiled
 from model.sharded_model import ShardedModel
-from training.device_batch import StepInputs, TensorBatch
+from training.device_batch import HostBatch, StepInputs, TensorBatch
 from utils.distributed import World
 
 AfterBatch = Callable[[TensorBatch, np.ndarray], None]  # called with a batch and this worker's logits [b], padding included
@@ -21,6 +21,7 @@ class SplitScores(NamedTuple):
     logits: np.ndarray  # [n] float32
     labels: np.ndarray  # [n] uint8
     groups: np.ndarray | None = None  # [n] int32 or int64; None where they were not requested
+    weights: np.ndarray | None = None  # [n] float32; None in a split without weights
 
 
 class Evaluator:
@@ -81,7 +82,7 @@ class Evaluator:
         for batch in batches:
             real = batch.host.num_samples
             logits = self.logits(batch)
-            scores.add(logits, batch.host.labels, real, batch.host.groups if groups else None)
+            scores.add(logits, batch.host, groups)
             seen(real)
             if after:
                 after(batch, logits)
@@ -99,20 +100,23 @@ class Scores:
         self._logits: list[np.ndarray] = []
         self._labels: list[np.ndarray] = []
         self._groups: list[np.ndarray] = []
+        self._weights: list[np.ndarray] = []
         self._real: list[int] = []
 
-    def add(self, logits: np.ndarray, labels: np.ndarray, num_samples: int, groups: np.ndarray | None = None) -> None:
-        """Add this worker's slices `[b]` of a global batch whose first `num_samples` samples are real; pass groups for all batches or for none."""
+    def add(self, logits: np.ndarray, batch: HostBatch, groups: bool = False) -> None:
+        """Add this worker's logits `[b]` for its slice of a global batch, with the samples' groups where `groups` says so, in all batches or none."""
         self._logits.append(logits)
-        self._labels.append(labels)
-        if groups is not None:
-            self._groups.append(groups)
-        self._real.append(num_samples)
+        self._labels.append(batch.labels)
+        if groups:
+            self._groups.append(batch.groups)
+        if batch.total_weight is not None:
+            self._weights.append(batch.weights)
+        self._real.append(batch.num_samples)
 
     def merged(self) -> SplitScores | None:
         """Return all real samples on the first worker, None on the others. Every worker must call this."""
-        columns = {"logits": self._logits, "labels": self._labels} | ({"groups": self._groups} if self._groups else {})
-        gathered = {name: self._gathered(np.concatenate(values), name) for name, values in columns.items()}
+        columns = {"logits": self._logits, "labels": self._labels, "groups": self._groups, "weights": self._weights}
+        gathered = {name: self._gathered(np.concatenate(values), name) for name, values in columns.items() if values}
         return SplitScores(**gathered) if self._world.first else None
 
     def _gathered(self, mine: np.ndarray, name: str) -> np.ndarray:

@@ -55,10 +55,11 @@ class Figures:
         return found | self.counted()
 
     def counted(self) -> dict[str, int]:
-        """Return the skipped and the clipped steps of the run, if there may be any, and the ids out of range, unless they are errors."""
+        """Return the skipped and the clipped steps of the run, if there may be any, those without weight, and ids out of range, unless errors."""
         position, trainer = self._position, self._trainer
         steps = {"skipped_steps": position.skipped_steps} if trainer.scaled else {}
         steps |= {"clipped_steps": position.clipped_steps} if trainer.groups.clip_norm else {}
+        steps |= {"weightless_steps": position.weightless_steps} if position.weightless_steps else {}
         return steps | ({} if self._config.data.out_of_range == "error" else {"ids_out_of_range": position.ids_out_of_range})
 
     def of_tables(self, last: bool = False) -> Mapping[str, Any]:

@@ -127,7 +127,10 @@ class Training:
         self._checkpoints.before_step(batch)
         measured = {"measured": self.single_steps.is_reported(position.step + 1)} if self._figures.norms else {}
         rates = self._trainer.learning_rates(position.step, position.rate_reductions)
-        self._reports.add(position.step, self._trainer.reporting_step(batch, position.step, rates, mine, **measured))
+        if batch.host.total_weight == 0:
+            self._reports.skip_weightless(position.step, self._trainer.world.everyone(mine, "weightless"))
+        else:
+            self._reports.add(position.step, self._trainer.reporting_step(batch, position.step, rates, mine, **measured))
         position.count_step(samples)
         self._checkpoints.after_step()
         self._profile.after_step(position.step)
@@ -186,6 +189,7 @@ def _progress_line(position: Position, limit: int, speed: Mapping[str, float], r
         + (f", {position.ids_out_of_range:,} ids out of range" if position.ids_out_of_range else "")
         + (f", {position.skipped_steps:,} steps skipped" if position.skipped_steps else "")
         + (f", {position.clipped_steps:,} steps clipped" if position.clipped_steps else "")
+        + (f", {position.weightless_steps:,} steps without weight" if position.weightless_steps else "")
     )
 
 

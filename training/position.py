@@ -37,6 +37,7 @@ class Position:
     skipped_steps: int = 0
     clipped_steps: int = 0  # steps whose gradients --clip_norm reduced
     skipped_in_a_row: int = 0
+    weightless_steps: int = 0  # steps whose batch had no weight, so nothing was trained
 
     def count_step(self, samples: int) -> None:
         """Count a step that has trained on so many samples."""
@@ -87,8 +88,8 @@ class Position:
         return max(0, position.get("epoch", 0) - (position.get("batch", 0) == 0))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the position as checkpoints keep it. `best_ranking` is left out where it is empty, so nothing changes for runs without groups."""
-        return {name: value for name, value in asdict(self).items() if name != "best_ranking" or value}
+        """Return the position as checkpoints keep it, without the entries that only some runs have where they are empty."""
+        return {name: value for name, value in asdict(self).items() if name not in ("best_ranking", "weightless_steps") or value}
 
 
 def evaluates_after(step: int, batches: int, evals_per_epoch: int, test_freq: int | None, epoch: int, test_after: float) -> bool:

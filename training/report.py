@@ -107,6 +107,16 @@ class Reports:
             for take in self._on_report:
                 take(step, report)
 
+    def skip_weightless(self, step: int, everyone: Sequence[WorkerReport]) -> None:
+        """Count a step whose batch has no weight, and which no worker runs; `everyone` is the reports of all workers."""
+        self.read()
+        stop, out_of_range, save_due, writing = (sum(values) for values in zip(*everyone, strict=True))
+        self.stop, self.save_due = self.stop or stop > 0, self.save_due or save_due > 0
+        self._position.weightless_steps += 1
+        self._position.ids_out_of_range += out_of_range
+        for take in self._on_report:
+            take(step, StepReport(0.0, True, stop > 0, out_of_range, save_due > 0, writing > 0))
+
     def _skip(self, step: int, report: StepReport) -> None:
         what = "gradients are not finite" if math.isfinite(report.loss) else f"loss is {report.loss}"
         if not self._skips:

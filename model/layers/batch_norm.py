@@ -23,16 +23,16 @@ class BatchNorm:
     """The batch normalisation of all layers in one step, with the batch's own statistics.
 
     With x a layer's products `[b, out]`: outputs = relu(gamma z + beta), z = (x - mean) / sqrt(variance + epsilon), where mean and variance are those
-    of the real samples of the global batch; the variance has n as its divisor. Padding has no part in them, and its gradient is 0. A batch of one
-    sample has the variance 0, so its outputs are relu(beta).
+    of the samples of the global batch, each as often as its weight says; the variance has n as its divisor. Padding has no part in them, and its
+    gradient is 0. A batch of one sample has the variance 0, so its outputs are relu(beta).
 
     The sums over the samples are computed slice by slice, in float64, and added by the tree of `ordered_sums`, over the slices of a worker and then
     over the workers: two small exchanges a layer and step. So outputs and gradients have the same bits for every number of workers that keeps the
     order of sums.
 
     Args:
-        real: `[b]` float32: 1 for a sample, 0 for padding.
-        num_samples: n, the number of real samples of the global batch; a float32 scalar of 1 or more.
+        weights: `[b]` float32, of the samples; 0 for padding.
+        total: n, the sum of the weights of the global batch, which is the number of its samples where each counts once; a float32 scalar.
         slices: the number of equal slices that this worker's samples consist of; None for one sum over all of them.
         world: this worker and the collectives.
 
@@ -40,9 +40,9 @@ class BatchNorm:
         found: the statistics of each layer that has been computed, by its name.
     """
 
-    def __init__(self, real: tf.Tensor, num_samples: tf.Tensor, slices: int | None, world: World):
-        self._real, self._slices, self._world = real, slices, world
-        self._count = tf.cast(num_samples, tf.float64)
+    def __init__(self, weights: tf.Tensor, total: tf.Tensor, slices: int | None, world: World):
+        self._weights, self._slices, self._world = weights, slices, world
+        self._count = tf.cast(total, tf.float64)
         self.found: dict[str, Moments] = {}
 
     def dense(self, inputs: tf.Tensor, weights: LayerWeights, name: str, native: NativeOperations | None, mask: Mask | None) -> tf.Tensor:
@@ -57,17 +57,17 @@ class BatchNorm:
         """
         passes = _Native(native.norm, mask) if native is not None else _Plain()
         count = self._slices or 1
-        real = cut(self._real, count)
+        of_samples = cut(self._weights, count)
 
         @tf.custom_gradient
         def layer(inputs, kernel, gamma, beta):
             products = cut(whole(joined), count) if len(joined := products_of(inputs, kernel, self._slices)) < count else joined
-            mean, inverse = self._moments(products, real, weights.epsilon, name, passes)
+            mean, inverse = self._moments(products, of_samples, weights.epsilon, name, passes)
             by_deviation = tf.cast(gamma, tf.float64) * inverse  # gamma / sqrt(variance + epsilon)
             outputs = passes.outputs(products, _float32(mean, by_deviation, tf.cast(beta, tf.float64)))
 
             def gradient(upstream):
-                rows = list(zip(cut(upstream, count), cut(outputs, count), products, real, strict=True))
+                rows = list(zip(cut(upstream, count), cut(outputs, count), products, of_samples, strict=True))
                 sums = pairwise_sum([passes.gradient_sums(*part, tf.stack([mean, inverse])) for part in rows])
                 of_all = tf.cast(self._over_workers(sums, f"batch_norm/{name}/gradient"), tf.float64) / self._count
                 factors = _float32(mean, by_deviation, -by_deviation * of_all[1] * inverse, -by_deviation * of_all[0])
@@ -79,9 +79,9 @@ class BatchNorm:
 
         return layer(inputs, *weights.trained)
 
-    def _moments(self, products, real, epsilon: float, name: str, passes: "_Native | _Plain") -> tuple[tf.Tensor, tf.Tensor]:
+    def _moments(self, products, of_samples, epsilon: float, name: str, passes: "_Native | _Plain") -> tuple[tf.Tensor, tf.Tensor]:
         """Return the mean and 1 / sqrt(variance + epsilon) of the products, `[out]` float64."""
-        mine = pairwise_sum([passes.moments(*part) for part in zip(products, real, strict=True)])
+        mine = pairwise_sum([passes.moments(*part) for part in zip(products, of_samples, strict=True)])
         sums = self._over_workers(mine, f"batch_norm/{name}/moments") / self._count
         mean = sums[0]
         variance = tf.maximum(sums[1] - mean * mean, 0.0)
@@ -107,21 +107,21 @@ class _Native(NamedTuple):
     native: NormOperations
     mask: Mask | None
 
-    def moments(self, products, real):
+    def moments(self, products, of_samples):
         """Return the sums of each column and of its squares over the real samples of a slice, `[2, out]` float64."""
-        return self.native.column_moments(products, real)
+        return self.native.column_moments(products, of_samples)
 
     def outputs(self, products, factors):
         """Return relu((products - factors[0]) * factors[1] + factors[2]) of all slices, `[b, out]`, with dropout."""
         return self.native.normalise_relu(products, factors, self.mask)
 
-    def gradient_sums(self, upstream, outputs, products, real, moments):
+    def gradient_sums(self, upstream, outputs, products, of_samples, moments):
         """Return the gradients with respect to beta and gamma of a slice, `[2, out]` float32."""
-        return self.native.normalise_gradient_sums((upstream, outputs, products, real), moments, self._scale)
+        return self.native.normalise_gradient_sums((upstream, outputs, products, of_samples), moments, self._scale)
 
-    def gradient(self, upstream, outputs, products, real, factors):
+    def gradient(self, upstream, outputs, products, of_samples, factors):
         """Return the gradient with respect to the products of a slice, `[b, out]`."""
-        return self.native.normalise_gradient((upstream, outputs, products, real), factors, self._scale)
+        return self.native.normalise_gradient((upstream, outputs, products, of_samples), factors, self._scale)
 
     @property
     def _scale(self) -> float:
@@ -131,30 +131,32 @@ class _Native(NamedTuple):
 class _Plain:
     """The same by TensorFlow's operations, which XLA can compile; without dropout, which then follows as an operation of its own."""
 
-    def moments(self, products, real):
+    def moments(self, products, of_samples):
         """See `_Native.moments`."""
-        values = tf.cast(tf.where(real[:, tf.newaxis] > 0, products, tf.zeros([], products.dtype)), tf.float64)
-        return tf.stack([tf.reduce_sum(values, axis=0), tf.reduce_sum(values * values, axis=0)])
+        values = tf.cast(tf.where(of_samples[:, tf.newaxis] > 0, products, tf.zeros([], products.dtype)), tf.float64)
+        weighted = values * tf.cast(of_samples, tf.float64)[:, tf.newaxis]
+        return tf.stack([tf.reduce_sum(weighted, axis=0), tf.reduce_sum(weighted * values, axis=0)])
 
     def outputs(self, products, factors):
         """See `_Native.outputs`."""
         parts = [tf.maximum((tf.cast(part, tf.float32) - factors[0]) * factors[1] + factors[2], 0) for part in products]
         return tf.cast(whole(parts), products[0].dtype)
 
-    def gradient_sums(self, upstream, outputs, products, real, moments):
+    def gradient_sums(self, upstream, outputs, products, of_samples, moments):
         """See `_Native.gradient_sums`."""
-        before = tf.cast(self._before_relu(upstream, outputs, real), tf.float64)
-        normalised = tf.where(real[:, tf.newaxis] > 0, (tf.cast(products, tf.float64) - moments[0]) * moments[1], 0.0)
+        before = tf.cast(self._before_relu(upstream, outputs, of_samples), tf.float64)
+        normalised = tf.where(of_samples[:, tf.newaxis] > 0, (tf.cast(products, tf.float64) - moments[0]) * moments[1], 0.0)
         return _float32(tf.reduce_sum(before, axis=0), tf.reduce_sum(before * normalised, axis=0))
 
-    def gradient(self, upstream, outputs, products, real, factors):
+    def gradient(self, upstream, outputs, products, of_samples, factors):
         """See `_Native.gradient`."""
-        found = self._before_relu(upstream, outputs, real) * factors[1] + ((tf.cast(products, tf.float32) - factors[0]) * factors[2] + factors[3])
-        return tf.cast(tf.where(real[:, tf.newaxis] > 0, found, 0.0), upstream.dtype)
+        of_moments = (tf.cast(products, tf.float32) - factors[0]) * factors[2] + factors[3]
+        found = self._before_relu(upstream, outputs, of_samples) * factors[1] + of_samples[:, tf.newaxis] * of_moments
+        return tf.cast(tf.where(of_samples[:, tf.newaxis] > 0, found, 0.0), upstream.dtype)
 
-    def _before_relu(self, upstream, outputs, real) -> tf.Tensor:
+    def _before_relu(self, upstream, outputs, of_samples) -> tf.Tensor:
         masked = tf.raw_ops.ReluGrad(gradients=upstream, features=outputs)
-        return tf.where(real[:, tf.newaxis] > 0, tf.cast(masked, tf.float32), 0.0)
+        return tf.where(of_samples[:, tf.newaxis] > 0, tf.cast(masked, tf.float32), 0.0)
 
 
 def with_norm(layer: keras.layers.Dense, norm: keras.layers.BatchNormalization) -> LayerWeights:

@@ -16,7 +16,12 @@ _METRICS = {
 _VARIANCES = {"auc": ("auc_variance", auc_interval), "log_loss": ("log_loss_variance", normal_interval)}
 _PARTS = {"input_ms": "waiting for the reader", "exchange_ms": "exchanges", "saving_ms": "saving"}
 _KNOWN = {"loss", "mean_loss", "samples_per_s", "step_time_ms", "learning_rate", "embedding_learning_rate", "memory_gib", "batch_samplesps", *_PARTS}
-_COUNTS = {"skipped_steps": "skipped steps", "clipped_steps": "clipped steps", "ids_out_of_range": "ids out of range"}
+_COUNTS = {
+    "skipped_steps": "skipped steps",
+    "clipped_steps": "clipped steps",
+    "weightless_steps": "steps without weight",
+    "ids_out_of_range": "ids out of range",
+}
 SPLIT_COLOURS = {"valid": 1, "test": 2}
 
 

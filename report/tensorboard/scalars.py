@@ -20,6 +20,7 @@ _TRAINING = {
     "memory_gib": "memory/first_worker_gib",
     "skipped_steps": "skipped_steps",
     "clipped_steps": "clipped_steps",
+    "weightless_steps": "weightless_steps",
     "ids_out_of_range": "ids_out_of_range",
 }
 _BY_GROUP = ("learning_rate/", "gradient_norm/", "weight_norm/")  # keys that are tags as they stand

@@ -16,7 +16,7 @@ def dataset(tmp_path_factory):
     """Write a tf_raw dataset with `partial` training rows, and in its folder `of` one for each name of ROWS and LISTS; return its folder."""
     folder = write_dataset(tmp_path_factory.mktemp("data") / "dataset", {"train": ROWS["partial"], "test": ROWS["test"]})
     for name, rows in ROWS.items():
-        write_dataset(folder / "of" / name, {"train": rows, "test": ROWS["test"]})
+        write_dataset(folder / "of" / name, {"train": rows, "test": ROWS["test"]}, weighted=name == "weighted")
     for name in LISTS:
         write_lists(folder / "of" / name, name, {"train": ROWS["partial"], "test": ROWS["test"]})
     return folder

@@ -1,5 +1,6 @@
 """Small datasets for these tests, and the flags of a small model for them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,13 @@ from dataloading.tf_raw import TfRawWriter
 CARDINALITIES = tuple(min(rows, 200) for rows in (7912889, 33823, 17139, 4, 7105, 63, 5554114))
 NUM_NUMERICAL, SEED = 3, 1
 DIM, BATCH = 8, 48
-ROWS = {"whole": 5 * BATCH, "partial": 5 * BATCH - 17, "large": 5000, "test": 397}  # 397 is prime: no batch and no N divides it
+ROWS = {
+    "whole": 5 * BATCH,
+    "partial": 5 * BATCH - 17,
+    "weighted": 5 * BATCH - 17,
+    "large": 5000,
+    "test": 397,
+}  # 397 is prime: no batch and no N divides it
 DIMS = ("--embedding_dim", str(DIM), "--bottom_mlp_dims", f"16,{DIM}", "--top_mlp_dims", "16,1")
 FLAGS = (
     "--cpu",
@@ -65,12 +72,15 @@ def write_lists(folder: Path, name: str, rows: dict[str, int]) -> Path:
     return folder
 
 
-def write_dataset(folder: Path, rows: dict[str, int]) -> Path:
+def write_dataset(folder: Path, rows: dict[str, int], weighted: bool = False) -> Path:
     """Write a tf_raw dataset with these splits, drawn as by `--dataset_type synthetic`; return its folder."""
     spec = generator_spec(CARDINALITIES, NUM_NUMERICAL, 1.2)
+    if weighted:
+        spec = replace(spec, weight="weight", dtypes={**spec.dtypes, "weight": "float32"})
     with TfRawWriter(folder, spec, tuple(rows)) as writer:
         for split, count in rows.items():
             numerical, ids, labels, _ = SyntheticSplit(spec, split, count, seed=SEED).read_rows(0, count)
-            writer.append(split, numerical, ids, labels)
+            weights = 3 * np.random.default_rng(count).random(count) * (np.arange(count) % 5 > 0) if weighted else None
+            writer.append(split, numerical, ids, labels, None, weights)
         writer.publish({})
     return folder

@@ -63,6 +63,7 @@ def test_a_worker_opens_only_the_files_of_its_own_features(trained, workers, nam
         tables = {name.removesuffix("_wide") for name in ({piece["table"] for piece in worker["slices"]} | set(outcome.plan["replicated"]))}
         own = {feature.name for feature in LISTS.get(TRAININGS[name].rows, ()) if feature.table_name in tables} or tables
         numerical = {"numerical.bin"} if TRAININGS[name].rows != "shapes" else set()
+        numerical |= {"weight.bin"} if TRAININGS[name].rows == "weighted" else set()
         assert set(files) == {f"{feature}.bin" for feature in own} | {"label.bin"} | numerical
         assert len(files) == len(set(files)), "a file is open twice"
     if name == "tables sgd":

@@ -94,6 +94,7 @@ TRAININGS = {
     "sliced fm": _training("sliced", "adagrad", *FM, "--top_mlp_dims", "1", "--amp", rows="lists", steps=6),
     "mixed finalmlp": _training("mixed", "adam", *FINALMLP, "--gate1_features", "cat_0,cat_3", "--batch_norm", steps=6),
     "sliced finalmlp": _training("sliced", "adagrad", *FINALMLP, "--gate2_features", "a,c", "--amp", rows="lists", steps=6),
+    "mixed weights": _training("mixed", "adam", *NORM, rows="weighted", steps=6),
     "sliced linear": _training("sliced", "adam", "--linear", "--linear_optimizer", "adam", *WHOLE, steps=6),
     "sliced wide": _training("sliced", "rmsprop", *WIDE_AND_DEEP, "--amp", rows="lists", steps=6),
     "mixed sgd one sum": _training("mixed", "sgd", *REGULARISED, slices=1, steps=6),
@@ -115,7 +116,7 @@ CHOSEN = {
     3: ("tables sgd", "mixed sgd", "mixed shapes"),
     4: (
         "mixed adam",
-        "mixed norm",
+        "mixed weights",
         "tables norm large",
         "sliced adam bfloat16",
         *ON_FOUR,
@@ -212,8 +213,9 @@ def train(training: Training, dataset: Path, world) -> dict:
     found = {f"before/{name}": values for name, values in pieces(model).items()}
 
     def batches(split, batch_size, epochs):
-        view = model.embedding.view
-        reader = BatchReader(split, batch_size, Share(view.global_features, view.local_features, rank=world.rank, num_workers=world.size))
+        view, trains = model.embedding.view, split.name == "train"
+        share = Share(view.global_features, view.local_features, rank=world.rank, num_workers=world.size)
+        reader = BatchReader(split, batch_size, share, for_training=trains)
         return (to_device(batch) for epoch in range(epochs) for batch in reader.epoch(epoch))
 
     calls = world.horovod.calls if world.horovod else []

@@ -82,7 +82,7 @@ class Loop:
         self.epochs.append(epoch)
         for i in range(first, self._batches):
             real = 3 if i == self._batches - 1 else 4
-            yield TensorBatch(None, SimpleNamespace(num_samples=real, out_of_range=0))
+            yield TensorBatch(None, SimpleNamespace(num_samples=real, out_of_range=0, total_weight=None))
 
     def check_copies(self):
         self.checked.append(self.training.position.step)

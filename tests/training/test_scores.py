@@ -1,5 +1,7 @@
 """Tests that merged scores for metrics by group have the same bits for any number of workers and any batch size."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,7 @@ def scored(split, workers, batch_size, short_last):
     for number in reversed(range(workers)):
         scores = Scores(InTurn(number, workers, sent))
         for batch in BatchReader(split, batch_size, Share((0,), rank=number, num_workers=workers), short_last=short_last).epoch():
-            scores.add(np.round(batch.numerical[:, 0].astype(np.float32), 2), batch.labels, batch.num_samples, batch.groups)
+            scores.add(np.round(batch.numerical[:, 0].astype(np.float32), 2), batch, groups=True)
         found = scores.merged()
         assert (found is None) == (number > 0)
     return found
@@ -59,11 +61,11 @@ def test_group_metrics_are_equal_for_any_number_of_workers(split):
             for short_last in (False, True):
                 found = scored(split, workers, batch_size, short_last)
                 assert found.groups.dtype == split.spec.group_dtype
-                assert rank(*found, METRICS) == expected, (workers, batch_size)
+                assert rank(found.logits, found.labels, found.groups, METRICS) == expected, (workers, batch_size)
 
 
 def test_groups_are_gathered_only_where_they_are_wanted():
     scores = Scores(World())
-    scores.add(np.zeros(3, np.float32), np.zeros(3, np.uint8), 2)
+    scores.add(np.zeros(3, np.float32), SimpleNamespace(labels=np.zeros(3, np.uint8), num_samples=2, total_weight=None))
     found = scores.merged()
     assert found.groups is None and len(found.logits) == len(found.labels) == 2

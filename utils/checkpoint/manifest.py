@@ -20,7 +20,7 @@ FORMAT = 3
 READABLE = (2, 3)  # format 2 numbers the optimizer slots of the dense weights, and does not name the model
 _COUNTS = (
     *("step", "epoch", "batch", "samples", "evals_without_gain"),
-    *("loss_count", "ids_out_of_range", "skipped_steps", "skipped_in_a_row", "clipped_steps"),
+    *("loss_count", "ids_out_of_range", "skipped_steps", "skipped_in_a_row", "clipped_steps", "weightless_steps"),
 )
 
 
