@@ -7,7 +7,7 @@ from run.formed_log import EvaluationLog, form_of, published
 from run.prepare import Prepared
 from run.scoring import metrics_of
 from run.weights import model_of
-from training.evaluations import ranking_figures
+from training.evaluations import other_figures
 from training.evaluator import Evaluator
 from training.position import Position
 from utils.metrics.summary import EVALUATION, entry
@@ -30,4 +30,4 @@ def evaluate(run: Prepared) -> None:
     elif form:
         run.log.log((step,), published(form, metrics))
     run.log.log(EVALUATION, entry("test", metrics, (Position.last_epoch(position), step), final=True))
-    run.log.log((), figures | ranking_figures(metrics) | (published(form, metrics) if form else {}))
+    run.log.log((), figures | other_figures(metrics) | (published(form, metrics) if form else {}))

@@ -9,7 +9,7 @@ from run.formed_log import form_of, published
 from run.prepare import Prepared
 from run.restoring import restoring
 from run.scoring import metrics_of, shown
-from training.evaluations import Evaluations, ranking_figures
+from training.evaluations import Evaluations, other_figures
 from training.evaluator import Evaluator
 from training.position import Position
 from training.state import restore
@@ -138,10 +138,10 @@ class FinalTest:
         test, chosen = tested.test, tested.chosen
         found = {"auc": test and test.auc, "validation_loss": test and test.log_loss}
         if self._run.chosen_by != VALID:
-            return found | ranking_figures(test)
+            return found | other_figures(test)
         by_group = dict.fromkeys(figure_names(self._run.ranked_by))
-        of_valid = {"auc": chosen and chosen.auc, "loss": chosen and chosen.log_loss} | by_group | ranking_figures(chosen)
-        return found | by_group | ranking_figures(test) | {f"valid_{name}": value for name, value in of_valid.items()}
+        of_valid = {"auc": chosen and chosen.auc, "loss": chosen and chosen.log_loss} | by_group | other_figures(chosen)
+        return found | by_group | other_figures(test) | {f"valid_{name}": value for name, value in of_valid.items()}
 
     def _tell(self, best: Tested, last: Tested) -> None:
         split = TEST if best.test else VALID

@@ -17,13 +17,15 @@ from utils.metrics.summary import EVALUATION, entry
 def logged(split: str, metrics: Metrics) -> dict[str, Any]:
     """Return the log entry of an evaluation."""
     prefix = "" if split == "test" else f"{split}_"
-    by_group = {f"{prefix}{name}": value for name, value in ranking_figures(metrics).items()}
+    by_group = {f"{prefix}{name}": value for name, value in other_figures(metrics).items()}
     return {f"{prefix}auc": metrics.auc, f"{split}_loss": metrics.log_loss, "samples": metrics.samples, **by_group}
 
 
-def ranking_figures(metrics: Metrics | None) -> dict[str, float | int | None]:
-    """Return the metrics by group under their log keys; empty where there are none."""
-    return metrics.ranking.figures() if metrics and metrics.ranking else {}
+def other_figures(metrics: Metrics | None) -> dict[str, float | int | None]:
+    """Return the metrics by group and, with weights, those that count every row once, under their log keys; empty where there are none."""
+    if metrics is None:
+        return {}
+    return (metrics.ranking.figures() if metrics.ranking else {}) | metrics.unweighted_figures()
 
 
 class Evaluation(NamedTuple):
@@ -145,7 +147,7 @@ class Evaluations:
             "best_epoch": self._position.best_epoch,
             "average_test_throughput": self._samples / self._seconds if self._seconds else None,
             "validation_loss": metrics.log_loss if metrics else None,
-            **ranking_figures(metrics),
+            **other_figures(metrics),
             **best,
         }
 

@@ -1,0 +1,117 @@
+"""Tests of runs on weighted rows: metrics, predictions, batches without weight, exact resumes, and errors."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars
+import pytest
+from runs import CARDINALITIES, TRAIN, edit_spec, write_dataset
+
+from dataloading.feature_spec import generator_spec
+from dataloading.synthetic.split import SyntheticSplit
+from dataloading.tf_raw import TfRawWriter
+from utils.checkpoint.reading import Checkpoint
+from utils.metrics.binary import evaluate
+
+BATCH = 256
+ROWS = {"train": 6 * BATCH - 31, "valid": 300, "test": 500}
+WEIGHTLESS = (1, 4)  # batches of the training split
+
+
+def write_weighted(folder, rows=ROWS, **changes):
+    """Write a dataset with weights from 0 to 3; `changes` are functions of a split's weights."""
+    spec = generator_spec(CARDINALITIES, 3, 1.2)
+    spec = replace(spec, weight="heft", dtypes=dict(spec.dtypes) | {"heft": "float32"})
+    with TfRawWriter(folder, spec, tuple(rows)) as writer:
+        for split, count in rows.items():
+            numerical, ids, labels, _ = SyntheticSplit(spec, split, count, seed=1).read_rows(0, count)
+            draw = np.random.default_rng(count)
+            weights = (3 * draw.random(count) * (draw.random(count) < 0.8)).astype(np.float32)
+            writer.append(split, numerical, ids, labels, None, changes.get(split, lambda weights: weights)(weights))
+        writer.publish({})
+    return folder
+
+
+def without_some_batches(weights):
+    for batch in WEIGHTLESS:
+        weights[batch * BATCH : (batch + 1) * BATCH] = 0
+    return weights
+
+
+@pytest.fixture(scope="module")
+def weighted(tmp_path_factory):
+    return write_weighted(tmp_path_factory.mktemp("weighted") / "dataset", train=without_some_batches)
+
+
+def arrays_of(folder):
+    """Return the bytes of every array of the newest checkpoint."""
+    checkpoint = Checkpoint(folder)
+    return {name: checkpoint.read(name).tobytes() for name in checkpoint.manifest["arrays"]}
+
+
+def test_metrics_predictions_and_resumes_of_weighted_rows(run, weighted, tmp_path):
+    flags = ("--dataset_path", weighted, "--cpu")
+    whole = run(*flags, *TRAIN, "--epochs", "2", "--save_checkpoint_path", tmp_path / "c")
+    assert whole.final["weightless_steps"] == 4 and whole.final["steps"] == 12
+    restored = ("--restore_checkpoint_path", tmp_path / "c")
+    assert run(*flags, *restored, "--mode", "predict", "--predictions_path", tmp_path / "p.parquet").code == 0
+    rows = polars.read_parquet(tmp_path / "p.parquet")
+    np.testing.assert_array_equal(rows["weight"], np.fromfile(weighted / "test/weight.bin", np.float32))
+    scores = rows["score"].to_numpy().astype(np.float64)
+    logits = np.log(scores / (1 - scores)).astype(np.float32)
+    expected = evaluate(logits, rows["label"].to_numpy(), weights=rows["weight"].to_numpy())
+    assert abs(expected.auc - expected.unweighted.auc) > 1e-4
+    for size in ("512", "77"):
+        found = run(*flags, *restored, "--mode", "eval", "--valid_batch_size", size)
+        assert found.final["auc"] == pytest.approx(expected.auc, abs=1e-5) and found.final["test_loss"] == pytest.approx(expected.log_loss, abs=1e-6)
+        assert found.final["auc_unweighted"] == pytest.approx(expected.unweighted.auc, abs=1e-5)
+        assert found.final["calibration_unweighted"] == pytest.approx(expected.unweighted.calibration, abs=1e-5)
+        assert f"by the weights of column heft, {expected.weight:,.6g} in all; unweighted: AUC 0." in found.out
+    assert {"auc_unweighted", "valid_auc_unweighted"} <= whole.final.keys()
+    for steps in ("1", "2", "5"):  # cut before and after batches without weight
+        resumed = tmp_path / f"c{steps}"
+        assert run(*flags, *TRAIN, "--epochs", "2", "--max_steps", steps, "--save_checkpoint_path", resumed).code == 0
+        again = run(*flags, *TRAIN, "--epochs", "2", "--save_checkpoint_path", resumed, "--resume", "auto")
+        assert again.final["weightless_steps"] == 4 and arrays_of(resumed) == arrays_of(tmp_path / "c")
+        assert again.final["train_loss"] == whole.final["train_loss"]
+
+
+def test_a_model_without_weights_is_evaluated_with_those_of_a_dataset(run, weighted, tmp_path):
+    plain = write_dataset(tmp_path / "plain", rows={"train": 1000, "test": 500})
+    assert run("--dataset_path", plain, *TRAIN, "--save_checkpoint_path", tmp_path / "c").code == 0
+    found = run("--dataset_path", weighted, "--cpu", "--mode", "eval", "--restore_checkpoint_path", tmp_path / "c")
+    assert "by the weights of column heft" in found.out and found.final["auc"] != found.final["auc_unweighted"]
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_a_split_without_weight_is_refused_at_the_start(run, tmp_path, split):
+    folder = write_weighted(tmp_path / "d", {"train": 600, "valid": 300, "test": 300}, **{split: np.zeros_like})
+    found = run("--dataset_path", folder, *TRAIN)
+    assert found.code == 1 and found.err.count("\n") == 1
+    assert f"{split}/weight.bin: feature heft: all {600 if split == 'train' else 300} weights of {split} are 0; expected some above 0" in found.err
+
+
+@pytest.mark.parametrize(("value", "shown"), [(-0.5, "-0.5"), (np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_an_impossible_weight_is_named(run, tmp_path, split, value, shown):
+    def changed(weights):
+        weights[290] = value
+        return weights
+
+    folder = write_weighted(tmp_path / "d", {"train": 600, "test": 300}, **{split: changed})
+    found = run("--dataset_path", folder, *TRAIN)
+    assert found.code == 1
+    assert f"{split}/weight.bin: feature heft, row 290: weight {shown} is not a finite number of at least 0" in found.err.splitlines()[-1]
+
+
+def test_a_weight_channel_of_another_type_is_refused(run, tmp_path):
+    folder = write_weighted(tmp_path / "d", {"train": 600, "test": 300})
+    edit_spec(folder, lambda spec: spec["feature_spec"]["heft"].update(dtype="float64"))
+    found = run("--dataset_path", folder, *TRAIN)
+    assert found.code == 1 and "feature heft: dtype is float64, the weight must be float32" in found.err
+
+
+def test_huge_and_tiny_weights_train_as_their_ratios(run, tmp_path):
+    folders = [write_weighted(tmp_path / f"{power}", {"train": 600, "test": 300}, train=lambda w, f=10.0**power: w * f) for power in (-2, -38, 37)]
+    losses = [run("--dataset_path", folder, *TRAIN).final["train_loss"] for folder in folders]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
