@@ -123,6 +123,7 @@ class BatchReader:
         order: the order of the rows.
         ids: the valid ids.
         short_last: pad the last batch to `padded_rows` instead of B rows.
+        weight_of_negatives: factor of the weights of samples with label 0.
         for_training: scale weights as `_scaled` says, and give samples of weight 0 the ids of others, so that they touch no row of a table.
 
     Raises:
@@ -138,7 +139,9 @@ class BatchReader:
         ids: Ids = Ids(),
         short_last: bool = False,
         for_training: bool = False,
+        weight_of_negatives: float = 1.0,
     ):
+        self._of_negatives = weight_of_negatives
         self.split, self.batch_size, self._short_last, self._for_training = split, batch_size, short_last, for_training
         self._window, self._shuffle_seed = order.window or 1, order.shuffle_seed
         self._shuffled = ShuffledRows(split, batch_size, order.window, order.window_seed) if order.window else None
@@ -225,11 +228,13 @@ class BatchReader:
 
     def _weights(self, split: Split, start: int, stop: int) -> np.ndarray | None:
         """Return the weights of a global batch, checked; None where there are none."""
-        if split.spec.weight is None or not split.labelled:
+        if not split.labelled or (split.spec.weight is None and self._of_negatives == 1):
             return None
-        weights = split.read_weights(start, stop)
-        check_weights(weights, split.spec.weight, split.first_row + start, partial(split.file, split.spec.weight))
-        return weights
+        weights = np.ones(stop - start, np.float32)
+        if split.spec.weight is not None:
+            weights = split.read_weights(start, stop)
+            check_weights(weights, split.spec.weight, split.first_row + start, partial(split.file, split.spec.weight))
+        return weights if self._of_negatives == 1 else np.where(split.read_labels(start, stop), weights, weights * np.float32(self._of_negatives))
 
     def _ids(
         self, split: Split, features: Sequence[int], rows: _Rows, uncounted: Collection[int], instead: np.ndarray | None

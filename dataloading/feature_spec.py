@@ -29,7 +29,7 @@ from dataloading.features import (
     file_name,
     smallest_dtype,
 )
-from dataloading.spec_parsing import GROUP, WEIGHT, parse_fields
+from dataloading.spec_parsing import GROUP, WEIGHT, kind_of, parse_fields
 from utils.urls import url_of, without_secrets
 from utils.yaml_file import YamlError, load_yaml
 
@@ -55,6 +55,7 @@ __all__ = [
 ]
 
 SPLIT_BINARY = "split_binary"
+NEGATIVE_RATE = "negative_rate"
 DEFAULT_FILE_NAME = "feature_spec.yaml"
 
 
@@ -125,6 +126,18 @@ class FeatureSpec:
         if dtype != WEIGHT_DTYPE:
             raise FeatureSpecError(f"feature {self.weight}: dtype is {dtype}, the weight must be {WEIGHT_DTYPE}")
         return dtype
+
+    @property
+    def negative_rate(self) -> float:
+        """The share of the negatives that the training split has kept; 1 where it has all.
+
+        Raises:
+            FeatureSpecError: `metadata.negative_rate` is no number above 0 and up to 1.
+        """
+        rate = self.metadata.get(NEGATIVE_RATE, 1.0)
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1:
+            raise FeatureSpecError(f"metadata.{NEGATIVE_RATE}: expected a number above 0 and up to 1, found {kind_of(rate)}")
+        return float(rate)
 
     def beside(self, labelled: bool = True) -> dict[str, str]:
         """Return the channel of each feature that describes rows without being an input: the group and, in a split with labels, the weight."""

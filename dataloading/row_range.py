@@ -16,6 +16,11 @@ class RowRange:
         self._first, self.num_samples = first, last - first
         self.spec, self.name, self.labelled = split.spec, name, split.labelled
 
+    @property
+    def whole(self) -> Split:
+        """The split whose rows these are."""
+        return self._split
+
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
         """Return ids of a feature: `[n]` integer, `[n, h]` for a feature with several ids per sample."""
         return self._split.read_ids(feature, self._first + start, self._first + stop)

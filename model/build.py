@@ -58,6 +58,7 @@ def with_tables(config: ModelConfig, embedding, num_numerical: int, seed: int, p
     norm = Norm(config.batch_norm_momentum, config.batch_norm_epsilon) if config.batch_norm else None
     model = architecture_of(config).build(config, embedding, num_numerical, Layers(seed, policy, native, norm))
     model.build_weights(num_numerical)
+    model.logit_shift = config.logit_shift
     return model
 
 

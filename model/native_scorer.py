@@ -6,6 +6,7 @@
 import ctypes
 import functools
 import os
+import re
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from model.native import scorer_path
 from model.scored_layers import DenseLayers
 from model.shapes import InteractionShape
 from utils.checkpoint.chunks import Chunks
-from utils.config.options import CROSS, DOT, FM
+from utils.config.options import CROSS, DOT, FM, ModelConfig
 from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, INT8
 from utils.errors import UserError
 
@@ -185,16 +186,18 @@ def _layers(layers: DenseLayers) -> tuple[ctypes.Array, list]:
     return found, kept
 
 
-def folded(read: Callable[[str], np.ndarray], names: Collection[str], epsilon: float) -> dict[str, Callable[[], np.ndarray]]:
-    """Return a reader for every weight of the model whose scores are those of the model with its moving statistics.
+def folded(read: Callable[[str], np.ndarray], names: Collection[str], config: ModelConfig) -> dict[str, Callable[[], np.ndarray]]:
+    """Return a reader for every weight of the plain model that scores as the model does with its moving statistics and the shift of its logits.
 
+    The shift is part of the last bias.
     A layer that is normalised becomes a kernel and a bias: kernel gamma / sqrt(variance + epsilon), and beta - mean gamma / sqrt(variance + epsilon).
 
     Args:
         read: returns a weight by its name, `top_mlp/0/kernel` for instance.
         names: the names of all weights and moving statistics.
-        epsilon: `--batch_norm_epsilon`.
+        config: the options of the model.
     """
+    epsilon = config.batch_norm_epsilon
     found: dict[str, Callable[[], np.ndarray]] = {}
     for name in names:
         layer, _, kind = name.rpartition("/")
@@ -203,7 +206,18 @@ def folded(read: Callable[[str], np.ndarray], names: Collection[str], epsilon: f
         elif kind not in _FOLDED:
             found[name] = lambda name=name, layer=layer: read(name) * _scale(read, layer, epsilon).astype(np.float32)
             found[f"{layer}/bias"] = lambda layer=layer: _bias(read, layer, epsilon)
+    if config.logit_shift:
+        last = bias_of_logit(names)
+        found[last] = lambda: (read(last).astype(np.float64) + config.logit_shift).astype(np.float32)
     return found
+
+
+def bias_of_logit(names: Collection[str]) -> str:
+    """Return the name of the bias that is added to every logit, given the names of a model's weights."""
+    for part in ("top_mlp", "fusion", "wide"):
+        if layers := [int(name.split("/")[1]) for name in names if re.fullmatch(rf"{part}/\d+/bias", name)]:
+            return f"{part}/{max(layers)}/bias"
+    return "wide/bias"
 
 
 def _scale(read: Callable[[str], np.ndarray], layer: str, epsilon: float) -> np.ndarray:

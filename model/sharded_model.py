@@ -22,6 +22,7 @@ class ShardedModel(keras.Model):
     command: ClassVar[str]  # the command that trains and saves the model
     embedding: Any
     bottom_width = 0  # columns of the bottom MLP's output; 0 without a bottom MLP
+    logit_shift = 0.0  # added to the logit wherever the model scores
 
     def build_weights(self, num_numerical: int) -> None:
         """Create all weights for M numerical features, and allocate the tables."""
@@ -47,6 +48,11 @@ class ShardedModel(keras.Model):
     def step_weights(self, scoring: bool = False) -> list[LayerWeights]:
         """Return the weights of the layers of `dense_parts`, as `dense` takes them; for `scoring`, with batch normalisation folded into them."""
         return [weights for part in self.dense_parts for weights in part.step_weights(scoring)]
+
+    def scored(self, numerical: tf.Tensor, embeddings: tf.Tensor) -> tf.Tensor:
+        """Return the logits `[b]` of scores: those of `dense` with the weights for scoring, and the shift."""
+        logits = self.dense(numerical, embeddings, self.step_weights(scoring=True))
+        return logits + self.logit_shift if self.logit_shift else logits
 
     @property
     def normalisations(self) -> dict[str, keras.layers.BatchNormalization]:
@@ -77,7 +83,7 @@ class ShardedModel(keras.Model):
         numerical, ids = inputs
         numerical, vectors = tf.convert_to_tensor(numerical), self.embedding.look_up_whole(ids)
         if not (training and self.normalisations):
-            return self.dense(numerical, vectors, self.step_weights(scoring=True))
+            return self.dense(numerical, vectors, self.step_weights(scoring=True)) if training else self.scored(numerical, vectors)
         count = tf.shape(vectors)[0]
         norm = BatchNorm(tf.ones([count]), tf.cast(count, tf.float32), None, World())
         logits = self.dense(numerical, vectors, self.step_weights(), norm=norm)

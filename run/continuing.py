@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from dataloading.feature_spec import FeatureSpec
+from dataloading.feature_spec import NEGATIVE_RATE, FeatureSpec
 from model.architectures import architecture_of
 from training.optimizers.table import dense_rule, table_rule
 from training.position import Position
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import OPTIONS, Config
 from utils.config.option import MODEL, MUST_EQUAL, options_of
-from utils.config.options import ModelConfig
+from utils.config.options import RECALIBRATE, ModelConfig
 from utils.encoding import transforms
 from utils.errors import UserError
 
@@ -26,13 +26,13 @@ def metadata(config: Config, spec: FeatureSpec) -> dict[str, Any]:
     return {"model": model, "config": config.flat(), transforms.NAME: of_values}
 
 
-def training_invariants(config: Config, num_samples: int, fingerprint: str) -> dict[str, Any]:
+def training_invariants(config: Config, num_samples: int, fingerprint: str, negative_rate: float = 1.0) -> dict[str, Any]:
     """Return what a run must share with the run it resumes, so that its position in the data and the optimizer's moments keep their meaning."""
     rules = [rule(config.optimizer, 1).name for rule in (dense_rule, table_rule)]
     given = config.flat()
     equal = {name: given[name] for name, option in OPTIONS.items() if option.metadata["resume"] == MUST_EQUAL}
     of_rules = {"optimizer": rules[0], "embedding_optimizer": rules[1]}  # by rule, as one rule may have several names
-    return {"train_samples": num_samples, FINGERPRINT: fingerprint} | equal | of_rules
+    return {"train_samples": num_samples, FINGERPRINT: fingerprint, NEGATIVE_RATE: negative_rate} | equal | of_rules
 
 
 def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
@@ -48,8 +48,9 @@ def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
     whole = isinstance(saved, Mapping) and isinstance(position, Mapping) and all(isinstance(position.get(name), int) for name in known)
     if not whole or set(position) - newer != {*known, "best_auc"}:
         raise UserError(f"{checkpoint.folder}: has no training position to resume from; use --resume weights to take its weights and start at step 0")
-    # older checkpoints have one flag for two optimizers, and FTRL for every linear part
-    saved = {"embedding_optimizer": saved.get("optimizer"), "linear_optimizer": "ftrl", **saved}
+    # older checkpoints have one flag for two optimizers, FTRL for every linear part, and no sampled negatives
+    older = {"embedding_optimizer": saved.get("optimizer"), "linear_optimizer": "ftrl", NEGATIVE_RATE: 1.0, "negatives": RECALIBRATE}
+    saved = {**older, **saved}
     for name, value in wanted.items():
         if saved.get(name) != value and name == FINGERPRINT:
             raise UserError(

@@ -221,7 +221,7 @@ def _described(plan: Plan, folder: Path) -> ServedModel:
     """Return the description and the arrays of the model; write its tables if a format needs them."""
     checkpoint, config, features, _, _ = plan.source
     names = [name.removeprefix(_DENSE) for name in weights_of(checkpoint) if name.startswith(_DENSE)]
-    readers = folded(lambda name: checkpoint.read(f"{_DENSE}{name}"), names, config.model.batch_norm_epsilon)
+    readers = folded(lambda name: checkpoint.read(f"{_DENSE}{name}"), names, config.model)
     dense = {name: read() for name, read in readers.items()}
     facts = features.numerical, features.numerical_dtype, plan.looked_up, plan.tables, architecture_of(config.model), dense, config.data.out_of_range
     dtype = (config.device.amp_dtype or BFLOAT16) if config.device.amp else FLOAT32

@@ -37,7 +37,7 @@ def stored_scorer(
     stored = [StoredFeature(one.name, table, one.hotness, one.pooling) for one, table in zip(features, tables, strict=True)]
     architecture = architecture_of(config.model)
     names = [name.removeprefix(_DENSE) for name in checkpoint.names(_DENSE)]
-    readers = folded(lambda name: checkpoint.read(f"{_DENSE}{name}"), names, config.model.batch_norm_epsilon)
+    readers = folded(lambda name: checkpoint.read(f"{_DENSE}{name}"), names, config.model)
     read, of_ids = (lambda name: readers[name]() if name in readers else checkpoint.read(f"{_DENSE}{name}")), [one.name for one in features]
     layers = architecture.native_layers(config.model, read, of_ids, num_numerical)
     shapes = architecture.layer_shapes(config.model, num_numerical, [table.shape[1] for table in tables])

@@ -24,6 +24,7 @@ from run.continuing import check_continues, training_invariants
 from run.devices import compute_dtype, configured, physical_gpus, set_precision
 from run.formed_log import FormedLog, form_of, write_args
 from run.inherit import changes, inherit
+from run.negatives import with_negatives
 from run.opening import data_notes, fallback_checkpoint, open_checkpoint, open_splits
 from run.placing import place_tables, storage_of
 from run.profile_folder import check_profile, tensorboard
@@ -112,7 +113,7 @@ class Checked:
     def training_invariants(self) -> dict[str, Any]:
         """The values that a run must share with the run it resumes."""
         train = self.splits["train"]
-        return training_invariants(self.config, train.num_samples, train.fingerprint())
+        return training_invariants(self.config, train.num_samples, train.fingerprint(), self.spec.negative_rate)
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,8 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
         check_names(checkpoint, [feature.name for feature in spec.categorical])  # before a list of widths is compared with them
     if checkpoint:
         check_transforms(checkpoint, spec, config.training.allow_other_transforms, warn)
-    config = with_widths(config, spec.categorical)
+    goes_on = checkpoint is not None and _continues(config)
+    config = with_negatives(with_widths(config, spec.categorical), spec, goes_on, console.say, warn)
     zeros = checkpoint is not None and not config.training.allow_growth  # restored tables need no random initial values
     tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)
     growth = _growth(config, checkpoint, ModelFeatures.of(tables, features, spec.numerical)) if checkpoint else None
@@ -256,11 +258,11 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     splits = open_splits(config, spec, warn)
     for line in data_notes(config, spec, splits.values()) if world.first else ():
         warn(line)
-    goes_on = checkpoint is not None and _continues(config)
     if config.run.mode == TRAIN and not goes_on and (line := too_large_batch(config, world.size, splits["train"].num_samples)):
         warn(line)
     if goes_on:
-        check_continues(checkpoint, training_invariants(config, splits["train"].num_samples, splits["train"].fingerprint()))
+        train = splits["train"]
+        check_continues(checkpoint, training_invariants(config, train.num_samples, train.fingerprint(), spec.negative_rate))
         for line in changes(config, given, checkpoint.manifest):
             console.say(line)
     vocabularies = check_vocabularies(config, spec, checkpoint, warn, goes_on=goes_on) if world.first else {}

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 from dataloading.batches import BatchReader, Ids, Order, Share, prefetched
 from dataloading.ranges import ERROR
+from dataloading.row_range import RowRange
 from model.compilation import compiled
 from model.sharded_model import ShardedModel
+from run.negatives import weight_of_negatives
 from run.prepare import Prepared
 from training.device_batch import TensorBatch, to_device
 from training.evaluator import AfterBatch, Evaluator, SplitScores
@@ -26,7 +28,10 @@ def reader_of(run: Prepared, model: ShardedModel, split: str, batch_size: int, s
     order = Order(seed if options.shuffle_batch_order else None, options.shuffle_window, seed) if train else Order()
     rows = {table.name: table.rows for table in run.tables}
     ids = Ids([rows[feature.table] for feature in run.features if feature.name == feature.source], options.out_of_range)
-    return BatchReader(run.splits[split], batch_size, share, order, ids, short_last, for_training=train and run.config.run.mode == TRAIN)
+    trains, rows = run.config.run.mode == TRAIN, run.splits[split]
+    sampled = trains and isinstance(rows, RowRange) and rows.name != rows.whole.name
+    negatives = weight_of_negatives(run.config, run.spec, split, sampled) if trains else 1.0
+    return BatchReader(rows, batch_size, share, order, ids, short_last, for_training=train and trains, weight_of_negatives=negatives)
 
 
 class Batches:
@@ -70,9 +75,10 @@ def metrics_of(run: Prepared, model: ShardedModel, evaluator: Evaluator, split: 
     )
     if metrics.unweighted is not None:
         plain = metrics.unweighted
+        column = f" of column {run.spec.weight}" if run.spec.weight else ""
         run.console.say(
-            f"{split} by the weights of column {run.spec.weight}, {metrics.weight:,.6g} in all; unweighted: AUC {shown(plain.auc)}, "
-            f"log loss {plain.log_loss:.6f}, normalised entropy {shown(plain.normalized_entropy, 6)}, calibration {shown(plain.calibration, 6)}"
+            f"{split} by the weights{column}, {metrics.weight:,.6g} in all; unweighted: AUC {shown(plain.auc)}, log loss {plain.log_loss:.6f}, "
+            f"normalised entropy {shown(plain.normalized_entropy, 6)}, calibration {shown(plain.calibration, 6)}"
         )
     if metrics.auc is None:
         run.console.warn(f"all labels of the {split} split are the same: its AUC is undefined")

@@ -44,7 +44,7 @@ class Evaluator:
         self._logits = tf.function(partial(self._forward), autograph=False)
 
     def _after_lookup(self, numerical: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
-        return self._model.dense(numerical, vectors, self._model.step_weights(scoring=True))
+        return self._model.scored(numerical, vectors)
 
     def _forward(self, batch: StepInputs) -> tf.Tensor:
         return self._dense(batch.numerical, self._model.embedding(batch.ids, batch.local_ids))

@@ -29,7 +29,7 @@ class NativeEvaluator(Evaluator):
     def __init__(self, model: ShardedModel, config: ModelConfig, num_numerical: int, precision: str = FLOAT32):
         super().__init__(model)
         weights = model.dense_weights() | model.statistics()
-        readers = folded(lambda name: weights[name].numpy(), weights, config.batch_norm_epsilon)
+        readers = folded(lambda name: weights[name].numpy(), weights, config)
         tables = {local.shard.table: _Table(local) for local in model.embedding.shards}
         placement, library = model.embedding.placement, native_scorer_library()
         if library is None or len(tables) < len(model.embedding.shards):

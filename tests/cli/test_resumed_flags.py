@@ -83,6 +83,7 @@ VALUES = {
     "gate_dims": ("8", "6,4"),
     "num_heads": ("2", "4"),
     "batch_norm_epsilon": ("0.001", "0.002"),
+    "logit_shift": ("-1", "-2"),
     "batch_norm_momentum": ("0.8", "0.7"),
     "out_of_range": ("hash", "clip"),
     "max_table_size": ("400", "401"),
@@ -107,7 +108,7 @@ VALUES = {
 }
 # Flags that a resumed run must not change: with another value, the weights would be those of another model, or the position one in other data.
 STARTS = ("embedding_zeros_initializer", "embedding_initializer", "embedding_initializer_scale", "bias_initializer")
-OF_THE_MODEL = {field.name for field in dataclasses.fields(ModelConfig)} - {"embedding_trainable", "batch_norm_momentum", *STARTS} | {
+OF_THE_MODEL = {field.name for field in dataclasses.fields(ModelConfig)} - {"embedding_trainable", "batch_norm_momentum", "logit_shift", *STARTS} | {
     "max_table_size"
 }
 OF_THE_POSITION = {
@@ -119,11 +120,12 @@ OF_THE_POSITION = {
     "optimizer",
     "embedding_optimizer",
     "linear_optimizer",
+    "negatives",
     "embedding_trainable",
     "valid_fraction",  # the numbers of rows that follow from it are compared
     "dataset_subset",
 }
-OF_A_SCORE = {"out_of_range", "combiner", "amp", "amp_dtype", "xla", "valid_batch_size"}
+OF_A_SCORE = {"logit_shift", "out_of_range", "combiner", "amp", "amp_dtype", "xla", "valid_batch_size"}
 INSTEAD = [  # if the first flag is given, the second is not taken over from the checkpoint
     ("test_freq", "evals_per_epoch"),
     ("evals_per_epoch", "test_freq"),

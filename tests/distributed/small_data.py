@@ -80,7 +80,9 @@ def write_dataset(folder: Path, rows: dict[str, int], weighted: bool = False) ->
     with TfRawWriter(folder, spec, tuple(rows)) as writer:
         for split, count in rows.items():
             numerical, ids, labels, _ = SyntheticSplit(spec, split, count, seed=SEED).read_rows(0, count)
-            weights = 3 * np.random.default_rng(count).random(count) * (np.arange(count) % 5 > 0) if weighted else None
+            rows_of = np.arange(count)
+            # those of the first of two workers have no weight in the first batch
+            weights = 3 * np.random.default_rng(count).random(count) * ((rows_of % 5 > 0) & (rows_of >= BATCH // 2)) if weighted else None
             writer.append(split, numerical, ids, labels, None, weights)
         writer.publish({})
     return folder

@@ -6,7 +6,7 @@
 
 from dataclasses import dataclass
 
-from utils.config.option import FROM_0, FROM_1, INHERIT, MODEL, MUST_EQUAL, Bounds, Facts, Reader, check, check_options, option
+from utils.config.option import FROM_0, FROM_1, INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, Bounds, Facts, Reader, check, check_options, option
 from utils.config.per_feature import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, EXPLAIN, PLAN, EXPORT = "train", "eval", "inference", "predict", "explain", "plan", "export"
@@ -14,6 +14,7 @@ DOT, CROSS, CAT, FM, FINALMLP, NONE, WIDE_AND_DEEP = "dot", "cross", "cat", "fm"
 INTERACTIONS = [DOT, CROSS, CAT, FM, FINALMLP, NONE, WIDE_AND_DEEP]  # a list: `model.architectures.register` appends to it
 SUM, OF_FEATURE = "sum", "feature"
 STACKED, PARALLEL, CROSSNET = "stacked", "parallel", "crossnet"
+RECALIBRATE, REWEIGH, AS_IS = "recalibrate", "reweigh", "as_is"
 UNIFORM, NORMAL, ZEROS = "uniform", "normal", "zeros"
 BEST, LATEST = "best", "latest"  # files in a folder of checkpoints, each with the name of a step
 
@@ -98,6 +99,13 @@ class ModelConfig:
         choices=(SUM, OF_FEATURE),
         resume=MODEL,
         needs="interaction wide_and_deep",
+    )
+    logit_shift: float = option(
+        0.0,
+        "added to the logit wherever the model scores, not in training: the log of the rate at which the training data's negatives were kept; the "
+        "default is that of --negatives",
+        resume=WITH_WEIGHTS,
+        bounds=Bounds("a finite number"),
     )
     batch_norm: bool = option(
         False,
@@ -198,6 +206,14 @@ class TrainingConfig:
         modes=(TRAIN,),
         resume=MUST_EQUAL,
         bounds=STEPS_FROM_1,
+    )
+    negatives: str = option(
+        RECALIBRATE,
+        "where the dataset states the rate at which negatives were kept: recalibrate sets --logit_shift, reweigh counts each negative 1/rate times "
+        "in the loss, as_is does neither",
+        choices=(RECALIBRATE, REWEIGH, AS_IS),
+        modes=(TRAIN,),
+        resume=MUST_EQUAL,
     )
     max_steps: int = option(
         -1,
