@@ -87,7 +87,7 @@ class EvaluationLog:
         if self._batches % self._form.every == 0:
             start = time.perf_counter()
             if merged := self._scores.merged():
-                self._so_far.add(merged.logits, merged.labels)
+                self._so_far.add(merged.logits, merged.labels, merged.weights)
                 self._log.log((self._batches,), _written(self._form, self._so_far.figures()))
             self._scores = Scores(self._world)
             self.seconds += time.perf_counter() - start

@@ -1,11 +1,14 @@
 """Quality of predictions: ROC AUC, log loss, normalised entropy, calibration. NumPy only; scores are logits."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from utils.metrics.delong import area
+from utils.metrics.weighted import area as weighted_area
+from utils.metrics.weighted import counted, sorted_keys
 
 if TYPE_CHECKING:
     from utils.metrics.ranking import Ranking
@@ -15,7 +18,7 @@ _BLOCK = 1 << 20  # samples
 
 @dataclass(frozen=True)
 class Metrics:
-    """The result of an evaluation; `auc` is None where the labels are all the same."""
+    """The result of an evaluation; `auc` is None where the labels are all the same, or one class has no weight."""
 
     auc: float | None
     log_loss: float
@@ -27,6 +30,17 @@ class Metrics:
     positives: int | None = None
     auc_variance: float | None = None  # of the exact AUC
     log_loss_variance: float | None = None  # of the mean loss
+    unweighted: "Metrics | None" = None  # the same with every sample counted once; None where the samples have no weights
+    weight: float | None = None  # sum of the weights; None where there are none
+
+    def unweighted_figures(self) -> dict[str, float | None]:
+        """Return the metrics that count every sample once, under their keys in the log; empty where the samples have no weights."""
+        plain = self.unweighted
+        if plain is None:
+            return {}
+        figures = {name: getattr(plain, name) for name in ("auc", "log_loss", "normalized_entropy", "calibration")}
+        by_group = {metric.key: value for metric, value in plain.ranking.values.items()} if plain.ranking else {}
+        return {f"{name}_unweighted": value for name, value in (figures | by_group).items()}
 
 
 class Classes(NamedTuple):
@@ -36,7 +50,38 @@ class Classes(NamedTuple):
     positives: np.ndarray
 
 
-def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None = None, classes: Classes | None = None) -> Metrics:
+class Sums(NamedTuple):
+    """Sums over samples, in float64, of their weights and of values times their weights."""
+
+    positives: float  # weights of the positives
+    negatives: float  # weights of the negatives
+    loss: float  # binary cross-entropy, in nats, times weight
+    probability: float  # times weight
+    right: float  # weights of the samples on the correct side of probability 1/2
+
+    @property
+    def weight(self) -> float:
+        """The sum of all weights."""
+        return self.positives + self.negatives
+
+    @property
+    def log_loss(self) -> float:
+        """The weighted mean of the losses; NaN where there is no weight."""
+        return self.loss / self.weight if self.weight else math.nan
+
+    @property
+    def binary_accuracy(self) -> float | None:
+        """The weighted share of the samples on the correct side; None where there is no weight."""
+        return self.right / self.weight if self.weight else None
+
+
+def evaluate(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    auc_thresholds: int | None = None,
+    classes: Classes | None = None,
+    weights: np.ndarray | None = None,
+) -> Metrics:
     """Compute all metrics of logits `[n]` against labels `[n]` of 0 and 1.
 
     Args:
@@ -44,12 +89,21 @@ def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None 
         labels: 0 and 1, of any type.
         auc_thresholds: approximate the AUC with so many thresholds; None for the exact AUC.
         classes: the sorted logits of each class, where they exist already. They are needed for the variance of an approximate AUC.
+        weights: `[n]` float32, finite, at least 0: a sample with weight 2 counts as two samples, one with weight 0 not at all. None counts each once.
 
     Returns:
         the metrics. `normalized_entropy` is the log loss divided by that of always predicting the click rate (He et al., ADKDD 2014); it is below 1
         for a useful model. `calibration` is the mean prediction divided by the click rate, ideally 1.
+
+        With weights all of these and `binary_accuracy` are weighted, and `unweighted` has them without; `samples` and `positives` count rows in both.
+        The variances are None: they are estimates for samples that count the same. Where all weights are 0, the loss is NaN and the rest None.
     """
     positive = labels.astype(bool)
+    plain = _unweighted(logits, positive, auc_thresholds, classes)
+    return plain if weights is None else _weighted(logits, positive, auc_thresholds, np.asarray(weights, np.float32), plain)
+
+
+def _unweighted(logits: np.ndarray, positive: np.ndarray, auc_thresholds: int | None, classes: Classes | None) -> Metrics:
     rate = float(positive.mean())
     loss, loss_variance = loss_and_variance(logits, positive)
     single = rate in (0.0, 1.0)
@@ -72,6 +126,45 @@ def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None 
     )
 
 
+def _weighted(logits: np.ndarray, positive: np.ndarray, auc_thresholds: int | None, weights: np.ndarray, plain: Metrics) -> Metrics:
+    scores, of_scores, weights = counted(weights, logits, positive)
+    sums = weighted_sums(scores, of_scores, weights)
+    auc = normalized_entropy = None
+    if sums.positives and sums.negatives:
+        normalized_entropy = sums.log_loss / _entropy(sums)
+        if auc_thresholds is None:
+            auc = weighted_area(sorted_keys(scores, of_scores, weights))
+        else:
+            auc = thresholded_auc(scores, of_scores, auc_thresholds, weights)
+    return Metrics(
+        auc=auc,
+        log_loss=sums.log_loss,
+        normalized_entropy=normalized_entropy,
+        calibration=sums.probability / sums.positives if sums.positives else None,
+        samples=plain.samples,
+        binary_accuracy=sums.binary_accuracy,
+        positives=plain.positives,
+        unweighted=plain,
+        weight=sums.weight,
+    )
+
+
+def weighted_sums(logits: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> Sums:
+    """Sum losses, probabilities and more over samples `[n]`, in blocks. Probabilities are float64 here: float32 has half of the digits of a sum."""
+    blocks = [[0.0] * len(Sums._fields)]
+    for i in range(0, len(logits), _BLOCK):
+        z, y, weight = logits[i : i + _BLOCK].astype(np.float64), positive[i : i + _BLOCK], weights[i : i + _BLOCK].astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):  # infinite logits give a NaN loss, which needs no warning
+            blocks.append([float((weight * values).sum()) for values in (y, ~y, _losses(z, y), sigmoid(z), (z > 0) == y)])
+    return Sums(*map(math.fsum, zip(*blocks, strict=True)))
+
+
+def _entropy(sums: Sums) -> float:
+    """Return the loss of always predicting the click rate. The smaller of the rate and its complement decides: the other one may round to 1."""
+    small = min(sums.positives, sums.negatives) / sums.weight
+    return -(small * math.log(small) + max(sums.positives, sums.negatives) / sums.weight * math.log1p(-small))
+
+
 def exact_auc(scores: np.ndarray, positive: np.ndarray) -> float:
     """Compute the exact AUC, see `delong.area`. Both classes must be present."""
     return area(*classes_of(scores, positive)).auc
@@ -82,17 +175,17 @@ def classes_of(scores: np.ndarray, positive: np.ndarray) -> Classes:
     return Classes(np.sort(scores[~positive]), np.sort(scores[positive]))
 
 
-def thresholded_auc(scores: np.ndarray, positive: np.ndarray, thresholds: int) -> float:
-    """Compute the AUC by the trapezoidal rule over evenly spaced probability thresholds, as `keras.metrics.AUC` does."""
+def thresholded_auc(scores: np.ndarray, positive: np.ndarray, thresholds: int, weights: np.ndarray | None = None) -> float:
+    """Compute the AUC by the trapezoidal rule over evenly spaced probability thresholds, as `keras.metrics.AUC` does with `sample_weight`."""
     inner = np.arange(1, thresholds - 1) / (thresholds - 1)
     edges = np.concatenate([[-1e-7], inner, [1 + 1e-7]]).astype(np.float32)
     probabilities = sigmoid(scores)
     # above[k]: share of a class whose probability exceeds threshold k
     rates = []
-    for values in (probabilities[positive], probabilities[~positive]):
-        place = np.searchsorted(edges, values, "left")  # thresholds strictly below the value
-        counts = np.bincount(place, minlength=thresholds + 1)
-        rates.append(counts[::-1].cumsum()[::-1][1:] / len(values))
+    for side in (positive, ~positive):
+        place = np.searchsorted(edges, probabilities[side], "left")  # thresholds strictly below the value
+        counts = np.bincount(place, None if weights is None else weights[side], minlength=thresholds + 1)
+        rates.append(counts[::-1].cumsum()[::-1][1:] / counts.sum())
     true_positive, false_positive = rates
     return float(np.sum((false_positive[:-1] - false_positive[1:]) * (true_positive[:-1] + true_positive[1:]) / 2))
 
@@ -108,13 +201,18 @@ def loss_and_variance(logits: np.ndarray, positive: np.ndarray) -> tuple[float, 
     for i in range(0, len(logits), _BLOCK):  # in blocks, to avoid a float64 copy of all samples
         z, y = logits[i : i + _BLOCK].astype(np.float64), positive[i : i + _BLOCK]
         with np.errstate(invalid="ignore", over="ignore"):  # infinite logits give a NaN loss, which needs no warning
-            losses = np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))
+            losses = _losses(z, y)
             total += float(losses.sum())
             squares += float(losses @ losses)
     count = len(logits)
     if count < 2 or not np.isfinite(squares):
         return total / count, None
     return total / count, max(0.0, squares / count - (total / count) ** 2) / (count - 1)
+
+
+def _losses(logits: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """Compute the binary cross-entropy of each sample, in nats."""
+    return np.maximum(logits, 0) - logits * positive + np.log1p(np.exp(-np.abs(logits)))
 
 
 def probability_sum(logits: np.ndarray) -> float:

@@ -46,10 +46,13 @@ class FullMetrics(Metrics):
     summary: Summary | None = None
 
 
-def evaluate_in_full(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None = None) -> FullMetrics:
-    """Compute all metrics of logits against labels, with a summary of the scores; see `binary.evaluate`. The scores are sorted once for both."""
+def evaluate_in_full(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None = None, weights: np.ndarray | None = None) -> FullMetrics:
+    """Compute all metrics of logits against labels, with a summary of the scores; see `binary.evaluate`. The scores are sorted once for both.
+
+    The summary counts each row once, with weights as well: it is the distribution of the scores.
+    """
     classes = classes_of(logits, labels.astype(bool))
-    return FullMetrics(**vars(evaluate(logits, labels, auc_thresholds, classes)), summary=summarize(classes))
+    return FullMetrics(**vars(evaluate(logits, labels, auc_thresholds, classes, weights)), summary=summarize(classes))
 
 
 def summarize(classes: Classes) -> Summary | None:
@@ -114,7 +117,7 @@ def entry(split: str, metrics: Metrics, weights: tuple[int, int], final: bool = 
 
     Args:
         split: the split that was scored.
-        metrics: its metrics; the figures that they lack are null.
+        metrics: its metrics; the figures that they lack are null. Those that count every sample once are added where the samples have weights.
         weights: the epoch and the step that the weights were trained to.
         final: true for the test at the end of training and for an evaluation alone.
     """
@@ -124,5 +127,6 @@ def entry(split: str, metrics: Metrics, weights: tuple[int, int], final: bool = 
     return (
         {"split": split, "epoch": weights[0], "step": weights[1], "final": final}
         | {name: getattr(metrics, name) for name in names}
+        | metrics.unweighted_figures()
         | {"deciles": summary and [list(decile) for decile in summary.deciles], "histogram": histogram}
     )

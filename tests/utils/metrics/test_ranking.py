@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utils.metrics.binary import exact_auc
+from utils.metrics.binary import evaluate, exact_auc
 from utils.metrics.ranking import rank
 from utils.metrics.ranking_metric import DEFAULT, RankingMetric, parse
 
@@ -54,6 +55,26 @@ def definition(metric, scores, labels, groups):
     return total / weight if weight else None
 
 
+def weighted_definition(metric, scores, labels, groups, weights):
+    """Return the weighted mean over groups and over orders of ties, summed in fractions; None where no group counts."""
+    total = share = Fraction(0)
+    for group in set(groups[weights > 0].tolist()):
+        rows = (groups == group) & (weights > 0)
+        x, y, w = scores[rows].tolist(), labels[rows].tolist(), [Fraction(weight) for weight in weights[rows].tolist()]
+        if not any(y) or (metric.name in ("group_auc", "gauc") and all(y)):
+            continue
+        if metric.name in ("group_auc", "gauc"):
+            hits, misses = ([row for row in zip(x, w, y, strict=True) if row[2] == label] for label in (1, 0))
+            right = sum(hit[1] * miss[1] * Fraction((hit[0] > miss[0]) + (hit[0] >= miss[0]), 2) for hit in hits for miss in misses)
+            value = right / (sum(hit[1] for hit in hits) * sum(miss[1] for miss in misses))
+        else:
+            found = [of_order(metric, order) for order in orders(x, y)]
+            value = Fraction(math.fsum(found) / len(found))
+        of_group = Fraction(1) if metric.name == "group_auc" else sum(w)
+        total, share = total + of_group * value, share + of_group
+    return float(total / share) if share else None
+
+
 def draw_rows(draw, count):
     """Draw groups of 1 to 16 rows, rows in any order: some with many ties, some without a positive, some of positives only."""
     sizes = draw.choice([1, 2, 3, 5, 6, 13, 16], count)
@@ -93,6 +114,92 @@ def test_the_bits_do_not_depend_on_the_order_of_the_rows(chunk):
     expected = rank(scores, labels, groups, METRICS, chunk)
     for order in (np.arange(5000)[::-1], draw.permutation(5000), draw.permutation(5000)):
         assert rank(scores[order], labels[order], groups[order].astype(np.int64), METRICS, chunk) == expected
+
+
+def draw_weights(draw, count):
+    """Draw weights, some of them 0 and some equal, many orders of magnitude apart or not."""
+    weights = 10 ** draw.uniform(-30, 30, count) if draw.random() < 0.5 else draw.integers(0, 4, count) / 10
+    return (weights * (draw.random(count) < 0.8)).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_weighted_groups_match_the_definition(seed):
+    draw = np.random.default_rng(seed)
+    scores, labels, groups = draw_rows(draw, 50)
+    weights = draw_weights(draw, len(scores))
+    found = rank(scores, labels, groups, METRICS, [1, 7, 100, 1 << 20][seed % 4], weights)
+    for metric, value in found.values.items():
+        assert value == pytest.approx(weighted_definition(metric, scores, labels, groups, weights), abs=1e-12), metric
+    kept = weights > 0
+    assert found == rank(scores[kept], labels[kept], groups[kept], METRICS, [1, 7, 100, 1 << 20][seed % 4], weights[kept])
+    assert (found.groups, found.with_positive) == (len(set(groups[kept])), len(set(groups[kept & (labels > 0)])))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(-2, 2), st.sampled_from([0, 1, 0.1, 1e-30, 1e30])), min_size=1, max_size=14)
+)
+def test_any_small_weighted_sample_matches_the_definition(rows):
+    scores, labels, groups, weights = (np.array(column) for column in zip(*rows, strict=True))
+    scores, weights = scores.astype(np.float32), weights.astype(np.float32)
+    for metric, value in rank(scores, labels, groups, METRICS, weights=weights).values.items():
+        assert value == pytest.approx(weighted_definition(metric, scores, labels, groups, weights), abs=1e-12), metric
+
+
+@pytest.mark.parametrize("chunk", [1, 1000, 1 << 20])
+def test_the_bits_of_weighted_metrics_do_not_depend_on_the_order_of_the_rows(chunk):
+    draw = np.random.default_rng(7)
+    groups, weights = draw.integers(-100, 100, 5000), (10 ** draw.uniform(-6, 6, 5000)).astype(np.float32)  # their sums are rounded
+    scores, labels = np.round(draw.normal(size=5000)).astype(np.float32), draw.random(5000) < 0.2
+    expected = rank(scores, labels, groups, METRICS, chunk, weights)
+    for order in (np.arange(5000)[::-1], draw.permutation(5000), draw.permutation(5000)):
+        assert rank(scores[order], labels[order], groups[order], METRICS, chunk, weights[order]) == expected
+
+
+def test_equal_weights_of_a_group_weight_the_group_only():
+    draw = np.random.default_rng(12)
+    scores, labels, groups = draw_rows(draw, 50)
+    found, plain = rank(scores, labels, groups, METRICS, weights=np.ones(len(scores), np.float32)), rank(scores, labels, groups, METRICS)
+    same = [metric for metric in METRICS if metric.name in ("group_auc", "gauc")]
+    assert [found.values[metric] for metric in same] == pytest.approx([plain.values[metric] for metric in same], abs=1e-15)
+    shares = (1 / np.unique(groups, return_counts=True)[1][np.unique(groups, return_inverse=True)[1]]).astype(np.float32)
+    found = rank(scores, labels, groups, METRICS, weights=shares)  # now every group has the same weight
+    others = [metric for metric in METRICS if metric.name != "gauc"]
+    assert [found.values[metric] for metric in others] == pytest.approx([plain.values[metric] for metric in others], abs=1e-6)
+
+
+def test_weights_that_are_whole_numbers_repeat_rows_in_aucs():
+    draw = np.random.default_rng(13)
+    rows, metrics = draw_rows(draw, 50), parse(["group_auc", "gauc"])
+    times = draw.integers(0, 5, len(rows[0]))
+    found, plain = rank(*rows, metrics, weights=times.astype(np.float32)), rank(*(np.repeat(column, times) for column in rows), metrics)
+    assert list(found.values.values()) == pytest.approx(list(plain.values.values()), abs=1e-15)
+    assert (found.groups, found.with_positive) == (plain.groups, plain.with_positive)
+
+
+def test_weighted_metrics_equal_those_of_scikit_learn():
+    draw = np.random.default_rng(14)
+    groups, labels, scores = np.repeat(np.arange(80), 25), draw.random(2000) < 0.2, draw.integers(0, 6, 2000).astype(np.float32)
+    labels[::25] = True
+    weights = draw.exponential(size=2000).astype(np.float32)
+    truth, predicted, wide = labels.reshape(80, 25), scores.reshape(80, 25), weights.astype(np.float64).reshape(80, 25)
+    found = by_name(rank(scores, labels, groups, parse(["ndcg@10", "group_auc", "gauc"]), weights=weights))
+    assert found["ndcg_at_10"] == pytest.approx(sklearn.metrics.ndcg_score(truth, predicted, k=10, sample_weight=wide.sum(axis=1)), abs=1e-12)
+    aucs = [sklearn.metrics.roc_auc_score(y, x, sample_weight=w) for y, x, w in zip(truth, predicted, wide, strict=True)]
+    assert found["group_auc"] == pytest.approx(np.mean(aucs), abs=1e-12)
+    assert found["gauc"] == pytest.approx(np.average(aucs, weights=wide.sum(axis=1)), abs=1e-12)
+
+
+def test_all_weighted_rows_in_one_group_have_the_auc_of_all_rows():
+    draw = np.random.default_rng(2)
+    scores, labels = np.round(draw.normal(size=3000), 2).astype(np.float32), draw.random(3000) < 0.3
+    weights = draw_weights(draw, 3000)
+    found = rank(scores, labels, np.full(3000, -5), parse(["group_auc", "gauc"]), weights=weights)
+    assert list(found.values.values()) == pytest.approx([evaluate(scores, labels, weights=weights).auc] * 2, abs=1e-15)
+
+
+def test_rows_without_any_weight_have_no_groups():
+    found = rank(np.array([1, np.nan], np.float32), np.array([0, 1]), np.array([0, 0]), METRICS, weights=np.zeros(2, np.float32))
+    assert set(found.values.values()) == {None} and found.groups == found.with_positive == 0
 
 
 def columns(*rows):

@@ -109,3 +109,15 @@ def test_entry_is_json_with_every_key():
     assert len(found["deciles"]) == 10 and len(found["histogram"]["negative"]) == 200
     one_class = entry("valid", evaluate_in_full(np.zeros(2, np.float32), np.ones(2)), (0, 1))
     assert one_class["auc"] is one_class["auc_variance"] is one_class["normalized_entropy"] is None and one_class["final"] is False
+
+
+def test_weights_leave_the_summary_and_the_figures_without_weights_as_they_are():
+    draw = np.random.default_rng(6)
+    logits, labels, weights = draw.normal(size=900).astype(np.float32), draw.random(900) < 0.3, draw.integers(0, 4, 900).astype(np.float32)
+    plain, weighted = evaluate_in_full(logits, labels), evaluate_in_full(logits, labels, weights=weights)
+    assert weighted.summary == plain.summary
+    assert vars(weighted) == vars(evaluate(logits, labels, weights=weights)) | {"summary": plain.summary}
+    assert weighted.unweighted == evaluate(logits, labels)
+    before, found = (json.loads(json.dumps(entry("test", metrics, (1, 20)))) for metrics in (plain, weighted))
+    assert found.keys() - before.keys() == {f"{name}_unweighted" for name in ("auc", "log_loss", "normalized_entropy", "calibration")}
+    assert found["auc_unweighted"] == before["auc"] != found["auc"] and found["auc_variance"] is None
