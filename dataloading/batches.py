@@ -202,7 +202,7 @@ class BatchReader:
         if spec.numerical:
             check_numerical(numerical, spec.numerical, first_row, partial(split.file, spec.numerical[0]))
         check_labels(labels, spec.label, first_row, partial(split.file, spec.label))
-        weights = self._weights(split, start, stop)
+        weights = _weights(split, start, stop, self._of_negatives)
         total = instead = None
         if weights is not None:
             weights, total = _scaled(weights) if self._for_training else (weights, math.fsum(weights))
@@ -225,16 +225,6 @@ class BatchReader:
             None if spec.group is None else _padded(split.read_group(*mine), local),
             total,
         )
-
-    def _weights(self, split: Split, start: int, stop: int) -> np.ndarray | None:
-        """Return the weights of a global batch, checked; None where there are none."""
-        if not split.labelled or (split.spec.weight is None and self._of_negatives == 1):
-            return None
-        weights = np.ones(stop - start, np.float32)
-        if split.spec.weight is not None:
-            weights = split.read_weights(start, stop)
-            check_weights(weights, split.spec.weight, split.first_row + start, partial(split.file, split.spec.weight))
-        return weights if self._of_negatives == 1 else np.where(split.read_labels(start, stop), weights, weights * np.float32(self._of_negatives))
 
     def _ids(
         self, split: Split, features: Sequence[int], rows: _Rows, uncounted: Collection[int], instead: np.ndarray | None
@@ -271,6 +261,17 @@ class BatchReader:
                 target[:] = column[places].T
             first += one.hotness
         return ids, counted
+
+
+def _weights(split: Split, start: int, stop: int, of_negatives: float) -> np.ndarray | None:
+    """Return the weights of a global batch, checked, those of negatives times `of_negatives`; None where there are none."""
+    if not split.labelled or (split.spec.weight is None and of_negatives == 1):
+        return None
+    weights = np.ones(stop - start, np.float32)
+    if split.spec.weight is not None:
+        weights = split.read_weights(start, stop)
+        check_weights(weights, split.spec.weight, split.first_row + start, partial(split.file, split.spec.weight))
+    return weights if of_negatives == 1 else np.where(split.read_labels(start, stop), weights, weights * np.float32(of_negatives))
 
 
 def _scaled(weights: np.ndarray) -> tuple[np.ndarray, float]:

@@ -180,27 +180,7 @@ class FeatureSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the YAML file."""
-        features = {feature.name: _entries(feature) for feature in self.categorical}
-        beside = self.beside()
-        for name in (*self.numerical, self.label, *beside):
-            features[name] = {"dtype": self.dtypes[name]}
-        sources = None
-        if self.sources is not None:
-            sources = {
-                split: [{"type": chunk.type, "features": list(chunk.features), "files": list(chunk.files)} for chunk in chunks]
-                for split, chunks in self.sources.items()
-            }
-        return {
-            "feature_spec": features,
-            "channel_spec": {
-                "categorical": [feature.name for feature in self.categorical],
-                "numerical": list(self.numerical),
-                "label": [self.label],
-                **{channel: [name] for name, channel in beside.items()},
-            },
-            "source_spec": sources,
-            "metadata": dict(self.metadata),
-        }
+        return _content(self)
 
     def to_yaml(self) -> str:
         """Return the YAML text, features in the model's order."""
@@ -226,19 +206,42 @@ class FeatureSpec:
                 raise FeatureSpecError(f"feature {name} would be written to {file}, which another feature needs; rename it")
         dtypes = {feature.name: feature.dtype for feature in categorical}
         dtypes |= dict.fromkeys(self.numerical, self.numerical_dtype) | {self.label: LABEL_DTYPE}
-        if self.group is not None:
-            dtypes[self.group] = self.group_dtype
-        if self.weight is not None:
-            dtypes[self.weight] = self.weight_dtype
-        sources = {}
-        for split in splits:
-            chunks = [Chunk(SPLIT_BINARY, self.numerical, (f"{split}/numerical.bin",))] if self.numerical else []
-            chunks += [Chunk(SPLIT_BINARY, (name,), (f"{split}/{file}",)) for name, file in files.items()]
-            chunks += [Chunk(SPLIT_BINARY, (self.label,), (f"{split}/label.bin",))] if split not in unlabelled else []
-            there = self.beside(split not in unlabelled)
-            sources[split] = (*chunks, *(Chunk(SPLIT_BINARY, (name,), (f"{split}/{beside[name]}",)) for name in there))
+        dtypes |= {name: getattr(self, f"{channel}_dtype") for name, channel in self.beside().items()}
+        sources = {split: _tf_raw_chunks(self, split not in unlabelled, split, files | beside) for split in splits}
         kept = self.metadata if metadata is None else metadata
         return replace(self, categorical=categorical, dtypes=dtypes, sources=sources, metadata=kept, path=None)
+
+
+def _tf_raw_chunks(spec: FeatureSpec, labelled: bool, split: str, files: Mapping[str, str]) -> tuple[Chunk, ...]:
+    """Return the chunks of a tf_raw split; `files` are those of the categorical features and of the columns beside them."""
+    chunks = [Chunk(SPLIT_BINARY, spec.numerical, (f"{split}/numerical.bin",))] if spec.numerical else []
+    chunks += [Chunk(SPLIT_BINARY, (feature.name,), (f"{split}/{files[feature.name]}",)) for feature in spec.categorical]
+    chunks += [Chunk(SPLIT_BINARY, (spec.label,), (f"{split}/label.bin",))] if labelled else []
+    return (*chunks, *(Chunk(SPLIT_BINARY, (name,), (f"{split}/{files[name]}",)) for name in spec.beside(labelled)))
+
+
+def _content(spec: FeatureSpec) -> dict[str, Any]:
+    features = {feature.name: _entries(feature) for feature in spec.categorical}
+    beside = spec.beside()
+    for name in (*spec.numerical, spec.label, *beside):
+        features[name] = {"dtype": spec.dtypes[name]}
+    sources = None
+    if spec.sources is not None:
+        sources = {
+            split: [{"type": chunk.type, "features": list(chunk.features), "files": list(chunk.files)} for chunk in chunks]
+            for split, chunks in spec.sources.items()
+        }
+    return {
+        "feature_spec": features,
+        "channel_spec": {
+            "categorical": [feature.name for feature in spec.categorical],
+            "numerical": list(spec.numerical),
+            "label": [spec.label],
+            **{channel: [name] for name, channel in beside.items()},
+        },
+        "source_spec": sources,
+        "metadata": dict(spec.metadata),
+    }
 
 
 def _entries(feature: Categorical) -> dict[str, Any]:

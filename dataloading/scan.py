@@ -134,9 +134,10 @@ def scan_weights(path: Path, feature: str, dtype: str, samples: int, progress: P
     """Check that weights are finite and at least 0."""
     (figures,) = scan_numerical(path, (feature,), dtype, samples, progress)
     bad = _Bad()
-    for start, weights in _blocks(path, dtype, 1, samples, progress):
-        if (weights < 0).any():
-            bad.add(weights < 0, weights, start)
+    for start, weights in _blocks(path, dtype, 1, samples, lambda _: None):  # the progress counts the file once
+        below = (weights < 0) & np.isfinite(weights)
+        if below.any():
+            bad.add(below, weights, start)
     figures.faults += bad.fault(path, feature, "weight {} is below 0")
     return figures
 

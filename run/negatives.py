@@ -24,7 +24,7 @@ def with_negatives(config: Config, spec: FeatureSpec, goes_on: bool, say: Callab
     """
     if config.run.mode != TRAIN:
         return config
-    rate, how = spec.negative_rate, config.training.negatives
+    rate, how = spec.negative_rate, config.data.negatives
     shift = math.log(rate) if how == RECALIBRATE else 0.0
     if rate == 1 and "negatives" in config.given:
         warn(f"--negatives {how} has no effect: the dataset states no negative_rate, so its rows are taken as all rows")
@@ -45,5 +45,5 @@ def weight_of_negatives(config: Config, spec: FeatureSpec, split: str, sampled: 
         split: the split's name.
         sampled: whether the split's rows are some of the sampled training rows.
     """
-    weighed = sampled if split != "train" else config.training.negatives == REWEIGH
+    weighed = sampled if split != "train" else config.data.negatives == REWEIGH
     return 1 / spec.negative_rate if weighed else 1.0

@@ -41,6 +41,11 @@ class TensorBatch(NamedTuple):
     inputs: StepInputs
     host: HostBatch
 
+    @property
+    def weight(self) -> float:
+        """The sum of the samples' weights, which is their number where each counts once."""
+        return self.host.num_samples if self.host.total_weight is None else self.host.total_weight
+
 
 def to_device(batch: HostBatch) -> TensorBatch:
     """Copy a batch to the device. The prefetching thread calls this, so no step waits for the copy.

@@ -95,14 +95,7 @@ class Trainer:
         """
         rates = [learning_rate] * self.groups.num_rates if isinstance(learning_rate, float | int) else list(learning_rate)
         # One small tensor holds everything but the data that changes from step to step. It is float64 to hold the step's number exactly.
-        host = batch.host
-        message = [
-            step,
-            host.num_samples if host.total_weight is None else host.total_weight,
-            *rates,
-            *mine.pack(),
-            *([float(measured)] if self._norms else []),
-        ]
+        message = [step, batch.weight, *rates, *mine.pack(), *([float(measured)] if self._norms else [])]
         report = self._step(batch.inputs, tf.constant(message, tf.float64))
         self.touched.add(batch.host)
         return report

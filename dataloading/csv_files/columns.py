@@ -97,7 +97,8 @@ class WeightColumn(NumericalColumn):
     def convert(self, values: pl.Series) -> tuple[np.ndarray, int | None]:
         """Return the values as stored, and the index of the first invalid value (None if all are valid)."""
         weights, _ = super().convert(values)
-        return weights, _first(~((weights >= 0) & np.isfinite(weights)))
+        negative = (values < 0).fill_null(False).to_numpy()  # before rounding, which makes a tiny negative number 0
+        return weights, _first(negative | ~np.isfinite(weights))
 
 
 Column = NumericalColumn | IdColumn | ListColumn | WeightColumn

@@ -2,6 +2,7 @@
 
 label: rating >= 4
 group: session
+weight: importance
 features:
   user: {kind: categorical, frequency_threshold: 2}
   genres: {kind: list, separator: "|", max_hotness: 5, pooling: mean}
@@ -26,20 +27,22 @@ from utils.encoding.recipe import CATEGORICAL, CROSS, IDS, LIST, Recipe, recipe_
 from utils.yaml_file import load_yaml
 
 FILE = "columns.yaml"
-_SECTIONS = ("label", "group", "features", "ignore")
+_SECTIONS = ("label", "group", "weight", "features", "ignore")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The contents of a dataset: features in the model's order, and the columns of the label and the group.
+    """The contents of a dataset: features in the model's order, and the columns of the label, the group and the weight.
 
-    `label` is a column or a comparison, None where rows have no label. `ignored` are the columns that are left out on purpose.
+    `label` is a column or a comparison, None where rows have no label. `ignored` are the columns that are left out on purpose. `weight` is None
+    where every row counts once, and where rows have no label.
     """
 
     features: Mapping[str, Recipe]
     label: str | None = None
     group: str | None = None
     ignored: tuple[str, ...] = ()
+    weight: str | None = None
 
     @property
     def comparison(self) -> Comparison | None:
@@ -52,7 +55,7 @@ class Plan:
         found = [name for recipe in self.features.values() for name in recipe.inputs]
         if self.label is not None:
             found.append(self.comparison.column)
-        return list(dict.fromkeys([*found, *([] if self.group is None else [self.group])]))
+        return list(dict.fromkeys([*found, *(name for name in (self.group, self.weight) if name is not None)]))
 
     @property
     def list_columns(self) -> frozenset[str]:
@@ -68,6 +71,8 @@ class Plan:
         content: dict[str, Any] = {} if self.label is None else {"label": self.label}
         if self.group is not None:
             content["group"] = self.group
+        if self.weight is not None:
+            content["weight"] = self.weight
         content["features"] = {}
         for name, recipe in self.features.items():
             entry = replace(recipe, mean=None, std=None, boundaries=None, values=None, parts=()).to_dict()
@@ -98,7 +103,7 @@ def plan_of_file(path: Path) -> Plan:
     ignored = content.get("ignore") or []
     if not isinstance(ignored, list) or not all(isinstance(name, str) for name in ignored):
         raise DatasetError(f"{path}: ignore: expected a list of columns")
-    for section in ("label", "group"):
+    for section in ("label", "group", "weight"):
         if not isinstance(content.get(section, ""), str):
             raise DatasetError(f"{path}: {section}: expected a text, found {str(content[section])[:60]!r}")
     recipes = {}
@@ -109,7 +114,7 @@ def plan_of_file(path: Path) -> Plan:
             recipes[name] = recipe_of(name, entry)
         except ValueError as error:
             raise DatasetError(f"{path}: feature {name}: {error}") from None
-    plan = Plan(recipes, content.get("label"), content.get("group"), tuple(ignored))
+    plan = Plan(recipes, content.get("label"), content.get("group"), tuple(ignored), content.get("weight"))
     return checked(resolved(plan, f"{path}: "), f"{path}: ")
 
 
@@ -124,7 +129,8 @@ def plan_of_dataset(spec: FeatureSpec) -> Plan:
             features[name] = recipe_of(name, entry, fitted=True)
         except ValueError as error:
             raise DatasetError(f"{spec.path}: metadata.transforms: feature {name}: {error}") from None
-    return checked(Plan(features, spec.metadata.get("label"), spec.metadata.get("group")), f"{spec.path}: ")
+    weight = None if spec.weight is None else spec.metadata.get("weight")
+    return checked(Plan(features, spec.metadata.get("label"), spec.metadata.get("group"), weight=weight), f"{spec.path}: ")
 
 
 def resolved(plan: Plan, where: str = "") -> Plan:
@@ -156,8 +162,8 @@ def checked(plan: Plan, where: str = "") -> Plan:
     """Return the plan unchanged if it is valid.
 
     Raises:
-        DatasetError: the label is neither a column nor a comparison, a feature reads the label's column, features of one table differ in how ids
-            are assigned, or no feature gives ids.
+        DatasetError: the label is neither a column nor a comparison, a feature reads the column of the label or of the weight, the weight is the
+            label, features of one table differ in how ids are assigned, or no feature gives ids.
     """
     if plan.label is not None:
         try:
@@ -167,6 +173,10 @@ def checked(plan: Plan, where: str = "") -> Plan:
         for name, recipe in plan.features.items():
             if column in recipe.inputs:
                 raise DatasetError(f"{where}feature {name}: reads {column}, the label's column, and so reveals the label; remove one of them")
+        if plan.weight == column and plan.comparison.sign is None:
+            raise DatasetError(f"{where}weight {plan.weight}: is the label, so every row with label 0 would have weight 0; expected another column")
+    if plan.weight is not None and (name := next((name for name, recipe in plan.features.items() if plan.weight in recipe.inputs), None)):
+        raise DatasetError(f"{where}feature {name}: reads {plan.weight}, the weight's column, which rows to predict lack; remove one of them")
     if not any(recipe.gives != "numbers" for recipe in plan.features.values()):
         raise DatasetError(f"{where}no feature is categorical, but the model needs at least one: name it with --categorical COLUMN")
     first: dict[str, tuple[str, Recipe]] = {}

@@ -17,7 +17,7 @@ import itertools
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -48,7 +48,7 @@ from preproc.table.idle import say_idle
 from preproc.table.on_polars import PolarsTable
 from preproc.table.on_spark import SparkTable
 from preproc.table.planning import planned
-from preproc.table.reading import FileCounts, Reading
+from preproc.table.reading import FileCounts, Reading, rows_of
 from preproc.table.splits import SPLITS, TRAIN, SplitRule
 from preproc.table.staging import Split, StagedRows, TableStaging
 from preproc.table.steps import Counted, TableSteps, write_keys
@@ -99,7 +99,8 @@ def make_dataset(
         leak = args.dictionary_days == ALL and TRAIN in splits
         learned = [name for name in splits if name == TRAIN or (leak and name != reading.unlabelled)]
         counted = steps.learn(plan, splits, learned, makes=TRAIN in splits and (old is None or args.extend_vocabulary))
-        statistics = {name: statistics_of(name, counted[name], tallies[split.group], name != reading.unlabelled) for name, split in splits.items()}
+        plans = {name: rows_of(split.group, plan, rule, reading).plan for name, split in splits.items()}
+        statistics = {name: statistics_of(name, counted[name], tallies[split.group], plans[name]) for name, split in splits.items()}
         if leak:
             _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, so test scores are too optimistic")
         said, plan = plan, plan if old is not None else steps.fitted(plan)
@@ -204,14 +205,20 @@ def _say_unmatched(extra: ExtraColumns, tallies: Mapping[str, FileCounts]) -> No
             _warn(f"{join.label}: {count:,} of {rows:,} rows have a value of {join.key} that the side table lacks; its columns are missing there")
 
 
-def statistics_of(name: str, counted: Counted, tally: FileCounts, labelled: bool) -> dict[str, Any]:
-    """Return a split's entry in the dataset's metadata. Raises DatasetError where the split holds no rows."""
+def statistics_of(name: str, counted: Counted, tally: FileCounts, plan: Plan) -> dict[str, Any]:
+    """Return a split's entry in the dataset's metadata; `plan` is of its rows. Raises DatasetError where the split holds no rows."""
     if not counted.rows:
         raise DatasetError(f"the {name} split holds no rows: {tally.rows:,} were read; hold out other fractions, or check --split_by")
+    labelled = plan.label is not None
     if labelled and counted.clicks in (0, counted.rows):
         _warn(f"the {name} split: every label is {1 if counted.clicks else 0}; is --label right?")
+    if counted.weightless == counted.rows:
+        _warn(f"the {name} split: every weight is 0; is --weight right?")
+    if counted.vanished:
+        _warn(f"the {name} split: column {plan.weight}: {counted.vanished:,} weights are too small for float32 and became 0")
     rate = {"click_rate": round(counted.clicks / counted.rows, 6)} if labelled else {}
-    return {"files": tally.files, "rows": counted.rows, **rate, "bad_lines_skipped": tally.bad_lines}
+    weightless = {} if plan.weight is None else {"rows_of_weight_0": counted.weightless}
+    return {"files": tally.files, "rows": counted.rows, **rate, **weightless, "bad_lines_skipped": tally.bad_lines}
 
 
 def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows: dict[str, int], args: argparse.Namespace) -> dict[str, Any]:
@@ -225,6 +232,7 @@ def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows:
         **statistics,
         "label": plan.label,
         "group": plan.group,
+        **({} if plan.weight is None else {"weight": plan.weight}),
         transforms.NAME: {name: recipe.to_dict() for name, recipe in plan.features.items()},
         "vocabulary": f"{VOCABULARY}/<feature>.parquet",
         "vocabularies": digests,
@@ -234,10 +242,16 @@ def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows:
 
 def _summary(spec: FeatureSpec, statistics: dict[str, Any], skipped: int, seconds: float) -> str:
     rows = sum(found["rows"] for found in statistics.values())
-    rate: Callable[[dict], str] = lambda found: f" (click rate {found['click_rate']:.4f})" if "click_rate" in found else ""  # noqa: E731
-    shares = ", ".join(f"{split} {found['rows']:,} rows{rate(found)}" for split, found in statistics.items())
+    shares = ", ".join(f"{split} {found['rows']:,} rows{_rates(found)}" for split, found in statistics.items())
     tables = f"{len(spec.numerical)} numerical and {len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} ids"
     return f"{shares}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
+
+
+def _rates(found: Mapping[str, Any]) -> str:
+    """Return the figures of a split besides its rows, for the summary."""
+    rate = [f"click rate {found['click_rate']:.4f}"] if "click_rate" in found else []
+    weightless = [f"{found['rows_of_weight_0']:,} of weight 0"] if "rows_of_weight_0" in found else []
+    return f" ({', '.join(rate + weightless)})" if rate + weightless else ""
 
 
 def _warn(message: str) -> None:

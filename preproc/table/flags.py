@@ -23,8 +23,8 @@ NAME = "preproc.table"
 ALL = "all"
 FIT, ENCODE = MODES = ("fit", "encode")
 _UNLABELLED = "new"  # default name of the split of rows without a label
-_NAMED = ("label", "group", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator", "max_hotness")
-_PLANNED = (*_NAMED, "pooling", "time_unit", "numerical_transform")  # set by a configuration or an older dataset in place of the flags
+_NAMED = ("label", "group", "weight", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator")
+_PLANNED = (*_NAMED, "max_hotness", "pooling", "time_unit", "numerical_transform")  # set by a configuration or an older dataset in place of the flags
 # flags that do not affect the dataset's bytes, or that name files, whose identities are compared instead
 _READ = ("train", "valid", "test", "data", "config", "vocabulary", "join", "join_columns")  # files
 NOT_OF_THE_BYTES = (*_READ, "dst", "target", "block_bytes", "resume", "overwrite", *FLAGS)
@@ -131,6 +131,7 @@ def _add_columns(parser: Parser) -> None:
         help="make a list of one-hot columns: genres=genre_*, or genres=Action,Comedy; its values are the texts matched by *, or the columns' names",
     )
     group.add_argument("--group", metavar="COLUMN", help="column whose equal values form a group of rows, for ranking metrics")
+    group.add_argument("--weight", metavar="COLUMN", help="column of numbers of at least 0: how much a row counts in the loss and in the metrics")
     group.add_argument("--list_separator", metavar="TEXT", help="separator of the values of a list in a text (default: |)")
     group.add_argument(
         "--max_hotness", type=whole(1), metavar="N", help="keep the first N values of a list (default: length of the longest in training)"
@@ -203,7 +204,8 @@ def named_of(args: argparse.Namespace) -> Named:
     of_times = given(format=args.time_format if args.times else None, unit=args.time_unit)
     not_features = tuple(name for name in (args.split_by, args.split_column) if name)
     columns = (args.categorical or (), args.numerical or (), args.lists or (), args.times or (), args.ignore or ())
-    return Named(args.label, args.group, *columns, not_features, ids, of_lists, of_times, args.numerical_transform or STANDARDISE)
+    transform = args.numerical_transform or STANDARDISE
+    return Named(args.label, args.group, *columns, not_features, ids, of_lists, of_times, transform, args.weight)
 
 
 def reading_of(args: argparse.Namespace) -> Reading:

@@ -37,6 +37,7 @@ class Named:
     of_lists: dict[str, Any] = field(default_factory=dict)
     of_times: dict[str, Any] = field(default_factory=dict)
     transform: str = STANDARDISE
+    weight: str | None = None
 
 
 def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) -> Plan:
@@ -67,7 +68,7 @@ def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) ->
     for column in sample.columns:
         if column in kinds:
             kind = kinds[column]
-        elif column == label or column == named.group or column in named.not_features or column in named.ignored:
+        elif column in (label, named.group, named.weight) or column in named.not_features or column in named.ignored:
             continue
         else:
             kind, doubt = _kind(sample[column])
@@ -83,7 +84,7 @@ def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) ->
                 "%Y%m%d, or another format"
             )
     _warn_of(doubtful, warn)
-    return checked(resolved(Plan(features, named.label, named.group, tuple(ignored))))
+    return checked(resolved(Plan(features, named.label, named.group, tuple(ignored), named.weight)))
 
 
 def _named_kinds(sample: pl.DataFrame, named: Named) -> dict[str, str]:
@@ -103,8 +104,9 @@ def _named_kinds(sample: pl.DataFrame, named: Named) -> dict[str, str]:
             found[column] = kind
     for column in named.ignored:
         _check_column(sample, "--ignore", column)
-    if named.group is not None:
-        _check_column(sample, "--group", named.group)
+    for flag, column in (("--group", named.group), ("--weight", named.weight)):
+        if column is not None:
+            _check_column(sample, flag, column)
     return found
 
 

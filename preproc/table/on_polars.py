@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +50,7 @@ class PolarsTable:
         """See `TableSteps`."""
         staging = self._staging
         self._learned = StagedRows(staging, [splits[split] for split in learned]) if makes else None
-        return {name: counted(StagedRows(staging, [split]), name != self._unlabelled) for name, split in splits.items()}
+        return {name: counted(StagedRows(staging, [split]), plan, name != self._unlabelled) for name, split in splits.items()}
 
     def fitted(self, plan: Plan) -> Plan:
         """See `TableSteps`."""
@@ -57,7 +58,7 @@ class PolarsTable:
         learned = self._progress.once(
             "learned", [], lambda: {name: recipe.to_dict() for name, recipe in fitted(plan, found, self._warn).features.items()}
         )
-        return Plan({name: recipe_of(name, entry, fitted=True) for name, entry in learned.items()}, plan.label, plan.group, plan.ignored)
+        return replace(plan, features={name: recipe_of(name, entry, fitted=True) for name, entry in learned.items()})
 
     def vocabularies(self, plan: Plan, old: Path | None, folder: Path) -> dict[str, int]:
         """See `TableSteps`."""

@@ -28,6 +28,7 @@ from preproc.table.spark_tasks import (
     HASHED,
     LABELS,
     NUMBERS,
+    WEIGHTS,
     Hashing,
     Learned,
     Learning,
@@ -120,7 +121,7 @@ class SparkTable:
         self._learning = [Learning(*piece, labelled, learned, plan, makes) for piece in pieces]
         self._parts = self._map("learning", learn_part, self._learning)
         found = {name: [part.rows[name] for part in self._parts if name in part.rows] for name in splits}
-        return {name: Counted(sum(part.rows for part in parts), sum(part.clicks for part in parts)) for name, parts in found.items()}
+        return {name: functools.reduce(Counted.plus, parts, Counted(0, 0)) for name, parts in found.items()}
 
     def fitted(self, plan: Plan) -> Plan:
         """Fit the plan to the training rows; see `fit.fitted`."""
@@ -193,7 +194,7 @@ class SparkTable:
         return found
 
     def _write_rows(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter) -> None:
-        """Write labels, groups and numbers."""
+        """Write labels, groups, weights and numbers."""
         spec, items = writer.spec, []
         for name in splits:
             first = 0
@@ -205,7 +206,7 @@ class SparkTable:
         for name in splits:
             files = writer.files(name)
             folders = [self._engine.task_folder("rows", number) for number, item in enumerate(items) if item.split == name]
-            for target, part in ((files.label, LABELS), (files.group, GROUPS), (files.numerical, NUMBERS)):
+            for target, part in ((files.label, LABELS), (files.group, GROUPS), (files.weight, WEIGHTS), (files.numerical, NUMBERS)):
                 if target is not None:
                     join_files([folder / part for folder in folders], target)
 

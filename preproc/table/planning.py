@@ -70,13 +70,16 @@ def planned(
                 raise DatasetError(
                     f"{one.label}: matches {plan.comparison.column}, the label's column, so the list would reveal the label; change the pattern"
                 )
+    for one in reading.extra.lists:
+        if plan.weight in one.columns and one.name in plan.columns:
+            raise DatasetError(f"{one.label}: matches {plan.weight}, the weight's column, which is no feature; change the pattern")
     return plan, reading
 
 
 def _named(args: argparse.Namespace, extra: ExtraColumns) -> Named:
     """Return the columns that the flags name; keys of side tables are ids unless a flag says otherwise, and one-hot columns are no features."""
     named = table_flags.named_of(args)
-    said = {*named.categorical, *named.numerical, *named.lists, *named.times, *named.ignored, *named.not_features, named.group}
+    said = {*named.categorical, *named.numerical, *named.lists, *named.times, *named.ignored, *named.not_features, named.group, named.weight}
     keys = dict.fromkeys(join.key for join in extra.joins if join.key not in said)
     return replace(named, categorical=(*named.categorical, *keys), not_features=(*named.not_features, *extra.one_hot))
 

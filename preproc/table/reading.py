@@ -20,7 +20,7 @@ from preproc.shared.text_places import TextPlaces
 from preproc.table.columns import Plan
 from preproc.table.extra_columns import ExtraColumns
 from preproc.table.splits import ROWS, TRAIN, SplitRule
-from preproc.table.staging import GROUP, LABEL, SPLIT, TableStaging, feature_column, is_feature, key_column, staged_name
+from preproc.table.staging import GROUP, LABEL, SPLIT, WEIGHT, TableStaging, feature_column, is_feature, key_column, staged_name
 from utils.encoding import columns
 from utils.encoding.columns import Made
 from utils.encoding.kinds import is_undecided
@@ -129,7 +129,7 @@ def form_flags(group: str, reading: Reading) -> FormFlags:
 
 def rows_of(group: str, plan: Plan, rule: SplitRule, reading: Reading) -> GroupPlan:
     """Return the plan for the rows of a group; the split rule applies to the group `train` only."""
-    made = replace(plan, label=None) if group == reading.unlabelled else plan
+    made = replace(plan, label=None, weight=None) if group == reading.unlabelled else plan
     return GroupPlan(made, rule if group == TRAIN else SplitRule(), reading, form_flags(group, reading), plan.list_columns)
 
 
@@ -260,6 +260,8 @@ def _expressions(block: Block, plan: Plan, divide: SplitRule) -> dict[str, Made]
         found[LABEL] = columns.label(plan.comparison, schema[plan.comparison.column])
     if plan.group is not None:
         found[GROUP] = columns.group(plan.group, schema[plan.group])
+    if plan.weight is not None:
+        found[WEIGHT] = columns.weight(plan.weight, schema[plan.weight])
     split = divide.staged(schema)
     return found if split is None else found | {SPLIT: split}
 
@@ -267,7 +269,7 @@ def _expressions(block: Block, plan: Plan, divide: SplitRule) -> dict[str, Made]
 def _plain_columns(plan: Plan, others: set[str | None]) -> frozenset[str]:
     """Return the columns that are used unchanged and as ids only, so that they can be parsed as categories."""
     ids = [name for name, recipe in plan.features.items() if recipe.kind == CATEGORICAL]
-    others = {*others, plan.group, None if plan.label is None else plan.comparison.column}
+    others = {*others, plan.group, plan.weight, None if plan.label is None else plan.comparison.column}
     others |= {column for name, recipe in plan.features.items() if name not in ids for column in recipe.inputs}
     return frozenset(plan.features[name].columns[0] for name in ids) - others
 
@@ -292,13 +294,13 @@ def _fault(block: Block, row: int, name: str, made: Made, plan: Plan, divide: Sp
     """Describe a bad row: its line, column and value, and the expected value."""
     if name == LABEL:
         read = [plan.comparison.column]
-    elif name in (GROUP, SPLIT):
-        read = [plan.group if name == GROUP else divide.column]
+    elif name in (GROUP, WEIGHT, SPLIT):
+        read = [{GROUP: plan.group, WEIGHT: plan.weight, SPLIT: divide.column}[name]]
     elif name.startswith(_ONE_HOT):
         read = [name.removeprefix(_ONE_HOT)]
     else:
         read = list(plan.features[staged_name(name)].inputs)
     value = block.frame[read[0]][row] if len(read) == 1 else {column: block.frame[column][row] for column in read}
     shown = "nothing" if value is None or value == "" else repr(value)[:60]
-    what = f"label, column {read[0]}" if name == LABEL else f"column {', '.join(read)}"
+    what = f"{name}, column {read[0]}" if name in (LABEL, WEIGHT) else f"column {', '.join(read)}"
     return f"{block.unit} {block.lines[row]}, {what}: {shown}, expected {made.expected}"

@@ -20,12 +20,13 @@ from preproc.table.sorted_texts import SortedTexts, write_hashed, write_texts
 from preproc.table.splits import COLUMN, ROWS, TIME
 from preproc.table.staging import SPLIT, Split, StagedRows, TableBlocks
 from preproc.table.steps import Counted, counted
-from preproc.table.writing import Filled, Ids, write_groups, write_ids, write_labels, write_numericals
+from preproc.table.writing import Filled, Ids, write_groups, write_ids, write_labels, write_numericals, write_weights
 from utils.encoding.kinds import Evidence, is_undecided
 from utils.encoding.recipe import Recipe
 from utils.naming import naming
 
-SPLITS, COUNTS, LABELS, GROUPS, NUMBERS = "splits.parquet", "counts.parquet", "label.bin", "group.bin", "numerical.bin"
+SPLITS, COUNTS = "splits.parquet", "counts.parquet"
+LABELS, GROUPS, WEIGHTS, NUMBERS = "label.bin", "group.bin", "weight.bin", "numerical.bin"
 HASHED = "hashed.parquet"
 
 
@@ -133,7 +134,8 @@ class Learned:
 
 def learn_part(item: Learning, folder: Path) -> Learned:
     """Count rows and the values that buckets are made from, and collect moments, list lengths and evidence of value kinds."""
-    found = Learned({name: counted(StagedRows(item.blocks, [split]), name in item.labelled) for name, split in item.splits.items()})
+    splits = item.splits.items()
+    found = Learned({name: counted(StagedRows(item.blocks, [split]), item.plan, name in item.labelled) for name, split in splits})
     rows = item.rows
     if not (item.makes and rows.parts):
         return found
@@ -176,7 +178,7 @@ def _write(frame: pl.DataFrame, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Writing:
-    """A part of a split's rows whose labels, groups and numbers are to be written.
+    """A part of a split's rows whose labels, groups, weights and numbers are to be written.
 
     Attributes:
         rows: the rows of the part.
@@ -198,9 +200,11 @@ class Writing:
 
 
 def write_part(item: Writing, folder: Path) -> None:
-    """Write the labels, groups and numbers of a part. Raises DatasetError where a number is too large for the dtype."""
+    """Write the labels, groups, weights and numbers of a part. Raises DatasetError where a number is too large for the dtype."""
     if item.labelled:
         write_labels(item.rows, folder / LABELS)
+        if item.plan.weight is not None:
+            write_weights(item.rows, folder / WEIGHTS)
     if item.plan.group is not None:
         write_groups(item.rows, folder / GROUPS)
     if item.numerical:

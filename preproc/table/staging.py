@@ -14,7 +14,7 @@ from preproc.shared.resume import Progress
 from utils.naming import naming
 from utils.scratch import Scratch
 
-LABEL, GROUP, SPLIT = "label", "group", "split"
+LABEL, GROUP, WEIGHT, SPLIT = "label", "group", "weight", "split"
 _COLUMNS_A_FILE = 32
 _KEYS = ".parquet"  # for texts that are nearly all distinct, half the size of Arrow
 
@@ -166,7 +166,7 @@ class TableBlocks:
     def scan(self, group: str, rows: pl.Expr | None, *columns: str | pl.Expr) -> pl.LazyFrame:
         """Return a lazy frame of columns, with the rows of a group for which the expression holds (None: all), in row order.
 
-        All columns must be in the same part: numbers, keys, or label and group.
+        All columns must be in the same part: numbers, keys, or label, group and weight.
         """
         names = {name for column in columns for name in ([column] if isinstance(column, str) else column.meta.root_names())}
         part = next(i for i, part in enumerate(self._parts) if names <= {*part, SPLIT})
@@ -266,11 +266,12 @@ def _scan(paths: Sequence[Path]) -> pl.LazyFrame:
 
 
 def _parts(schema: pl.Schema, coded: Container[str]) -> list[list[str]]:
-    """Return the columns of each part of a block, other than codes and texts: first label, group and split; then keys; then numbers.
+    """Return the columns of each part of a block, other than codes and texts: first label, group, weight and split; then keys;
+    then numbers.
 
     The first part also holds one feature: every group has it, even one without a label, so that rows can be counted by it.
     """
-    first = [name for name in schema if name in (LABEL, GROUP, SPLIT)] + [name for name in schema if is_feature(name)][:1]
+    first = [name for name in schema if name in (LABEL, GROUP, WEIGHT, SPLIT)] + [name for name in schema if is_feature(name)][:1]
     keys = [name for name in schema if name.startswith("k ")]
     numbers = [name for name in schema if is_feature(name) and name not in coded]
     return [part for part in (first, keys, numbers) if part]

@@ -16,15 +16,24 @@ from preproc.table.columns import Plan
 from preproc.table.flags import NAME
 from preproc.table.reading import FileCounts, Reading
 from preproc.table.splits import SplitRule
-from preproc.table.staging import LABEL, Split, StagedRows, TableStaging
+from preproc.table.staging import LABEL, WEIGHT, Split, StagedRows, TableStaging
 from preproc.table.writing import Filled
 
 
 class Counted(NamedTuple):
-    """The rows of a split, and those whose label is positive (0 where there are no labels)."""
+    """The rows of a split, and of these the ones whose label is positive (0 where there are no labels).
+
+    `weightless`, of a split with weights: the rows whose stored weight is 0; `vanished`: of these, the ones whose weight was above 0.
+    """
 
     rows: int
     clicks: int
+    weightless: int = 0
+    vanished: int = 0
+
+    def plus(self, other: "Counted") -> "Counted":
+        """Return the sums of these counts and others."""
+        return Counted(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class TableSteps(Protocol):
@@ -69,11 +78,14 @@ class TableSteps(Protocol):
         """
 
 
-def counted(staged: StagedRows, labelled: bool) -> Counted:
-    """Count rows and, if they are labelled, those whose label is positive."""
+def counted(staged: StagedRows, plan: Plan, labelled: bool) -> Counted:
+    """Count rows and, if they are labelled, those whose label is positive and those whose weight is 0."""
     counts = [pl.len().alias("rows")] + ([pl.col(LABEL).sum().alias("clicks")] if labelled else [])
+    if labelled and plan.weight is not None:
+        zero = pl.col(WEIGHT).cast(pl.Float32) == 0
+        counts += [zero.sum().alias("weightless"), (zero & (pl.col(WEIGHT) > 0)).sum().alias("vanished")]
     found = staged.scan(*counts).collect(engine="streaming").sum().row(0, named=True)
-    return Counted(found["rows"], found.get("clicks") or 0)
+    return Counted(**{name: count or 0 for name, count in found.items()} | ({} if labelled else {"clicks": 0}))
 
 
 def say_cut(say: Callable[[str], object], split: str, plan: Plan, filled: Mapping[str, Filled]) -> None:

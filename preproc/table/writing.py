@@ -14,14 +14,14 @@ import polars as pl
 
 from dataloading.contract import SplitFiles
 from dataloading.feature_spec import Categorical, FeatureSpec, FeatureSpecError, smallest_dtype
-from dataloading.features import DatasetError
+from dataloading.features import WEIGHT_DTYPE, DatasetError
 from preproc.shared import polars_engine as engine
 from preproc.shared.in_order import by_size
 from preproc.shared.resume import Progress
 from preproc.shared.vocabulary_file import write_vocabulary
 from preproc.table.columns import Plan
 from preproc.table.fit import SMALL, column_of, read_vocabulary, values_of, with_texts
-from preproc.table.staging import GROUP, LABEL, Coded, StagedRows, feature_column, key_column
+from preproc.table.staging import GROUP, LABEL, WEIGHT, Coded, StagedRows, feature_column, key_column
 from utils.encoding.ids import hashed_ids, padded
 from utils.encoding.numbers import bucketed, stored, transformed
 from utils.encoding.recipe import LISTS, NUMBERS, Recipe
@@ -44,7 +44,9 @@ def spec_of(plan: Plan, rows: dict[str, int], numerical_dtype: str) -> FeatureSp
     label = _free("label", taken)
     group = None if plan.group is None else _free(plan.group, {*taken, label})
     dtypes = {feature.name: feature.dtype for feature in categorical} | dict.fromkeys(numerical, numerical_dtype) | {label: "bool"}
-    return FeatureSpec(tuple(categorical), numerical, label, dtypes | ({} if group is None else {group: "int64"}), group=group)
+    weight = None if plan.weight is None else _free(plan.weight, {*taken, label, group})
+    dtypes |= ({} if group is None else {group: "int64"}) | ({} if weight is None else {weight: WEIGHT_DTYPE})
+    return FeatureSpec(tuple(categorical), numerical, label, dtypes, group=group, weight=weight)
 
 
 def check_names(plan: Plan) -> None:
@@ -85,7 +87,7 @@ def write_split(
     def once(path: Path, work: Callable[[], Sequence[int] | None]) -> Sequence[int] | None:
         return progress.once(f"column {path.parent.name}/{path.name}", [path], work)
 
-    for path, write in ((files.label, write_labels), (files.group, write_groups)):
+    for path, write in ((files.label, write_labels), (files.group, write_groups), (files.weight, write_weights)):
         if path is not None:
             once(path, partial(write, rows, path))
     if files.numerical is not None:
@@ -116,6 +118,11 @@ def write_labels(rows: StagedRows, path: Path) -> None:
 def write_groups(rows: StagedRows, path: Path) -> None:
     """Write the groups, 64 bits each."""
     _write(path, (batch[GROUP].to_numpy() for batch in engine.batches(rows.scan(GROUP))), "int64")
+
+
+def write_weights(rows: StagedRows, path: Path) -> None:
+    """Write the weights, float32."""
+    _write(path, (batch[WEIGHT].to_numpy() for batch in engine.batches(rows.scan(WEIGHT))), WEIGHT_DTYPE)
 
 
 def write_numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, path: Path, split: str, first: int = 0) -> None:

@@ -30,6 +30,11 @@ def rich_spec(hotness=(1, 3, 1, 12), num_numerical=2, numerical_dtype="float16",
     return replace(spec, categorical=categorical, dtypes=dtypes, group=None if group is None else "session")
 
 
+def weighted(spec: FeatureSpec, name: str = "importance") -> FeatureSpec:
+    """Return the specification with a weight of each row."""
+    return replace(spec, dtypes=dict(spec.dtypes) | {name: "float32"}, weight=name)
+
+
 def named_spec(categorical: dict[str, int], numerical: tuple[str, ...], label: str) -> FeatureSpec:
     """Return a specification with the given names."""
     features = tuple(Categorical(name, rows, "int32") for name, rows in categorical.items())
@@ -62,11 +67,17 @@ def random_groups(spec: FeatureSpec, count: int, seed: int = 0) -> np.ndarray | 
     return np.random.default_rng([seed, 1]).integers(limits.min, limits.max, count, spec.group_dtype, endpoint=True)
 
 
+def random_weights(spec: FeatureSpec, count: int, seed: int = 0) -> np.ndarray | None:
+    """Draw weights, 0 for a third of the rows; return None where the specification has no weight."""
+    draw = np.random.default_rng([seed, 2])
+    return None if spec.weight is None else np.where(draw.random(count) < 1 / 3, 0, 10 * draw.random(count)).astype(np.float32)
+
+
 def write_dataset(folder: Path, spec: FeatureSpec, train: int = 50, test: int = 20, metadata: dict | None = None) -> FeatureSpec:
     """Write a valid tf_raw dataset; return its specification."""
     with TfRawWriter(folder, spec) as writer:
         for split, count, seed in (("train", train, 0), ("test", test, 1)):
-            writer.append(split, *random_rows(spec, count, seed), random_groups(spec, count, seed))
+            writer.append(split, *random_rows(spec, count, seed), random_groups(spec, count, seed), random_weights(spec, count, seed))
         return writer.publish(metadata or {})
 
 

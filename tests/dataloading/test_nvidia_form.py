@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from dataloading import transcribe, validate
 from dataloading.contract import check_quick
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
-from tests.dataloading.make_data import folder_bytes
+from tests.dataloading.make_data import folder_bytes, rich_spec, small_spec, weighted, write_dataset
 
 ROWS = {"train": 101, "test": 23}
 
@@ -62,3 +63,17 @@ def test_dataset_transcribes_to_the_same_files_and_names(dataset, tmp_path):
     assert all(old[name] == new[name] for name in old if name.endswith(".bin"))
     old_spec, new_spec = (FeatureSpec.from_yaml(path / "feature_spec.yaml") for path in (folder, tmp_path / "copy"))
     assert new_spec.categorical == old_spec.categorical and new_spec.numerical == old_spec.numerical
+
+
+def refused_by_nvidias_reader(folder):
+    """Return whether NVIDIA's reader stops at a specification: at its start it asserts that there are exactly these channels and no other feature."""
+    content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
+    channels, known = content["channel_spec"], ("categorical", "numerical", "label")
+    return sorted(channels) != sorted(known) or {*content["feature_spec"]} != {name for channel in known for name in channels[channel]}
+
+
+def test_nvidias_reader_refuses_what_it_would_not_read(tmp_path):
+    """A dataset with a weight or a group of each row is an error there; without the weights every row would count once."""
+    for name, spec in {"plain": small_spec(), "weight": weighted(small_spec()), "group": rich_spec((1, 1, 1, 1))}.items():
+        write_dataset(tmp_path / name, spec, 5, 5)
+        assert refused_by_nvidias_reader(tmp_path / name) == (name != "plain")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from utils.config.option import FROM_0, INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, Bounds, check, check_options, option
-from utils.config.options import MAX_SIZE, PLAN, SIZE, TRAIN
+from utils.config.options import AS_IS, MAX_SIZE, PLAN, RECALIBRATE, REWEIGH, SIZE, TRAIN
 from utils.config.per_feature import check_hotness
 
 TFRECORD, SPLIT_TFRECORDS, PARQUET = "tfrecord", "split_tfrecords", "parquet"
@@ -83,6 +83,14 @@ class DataConfig:
         modes=(TRAIN,),
         resume=INHERIT,
         bounds=Bounds("above 0 and at most 1", 0, 1, above=True),
+    )
+    negatives: str = option(
+        RECALIBRATE,
+        "where the dataset states the rate at which negatives were kept: recalibrate sets --logit_shift, reweigh counts each negative 1/rate times "
+        "in the loss, as_is does neither",
+        choices=(RECALIBRATE, REWEIGH, AS_IS),
+        modes=(TRAIN,),
+        resume=MUST_EQUAL,
     )
     synthetic_dataset_train_batches: int = option(
         64008,

@@ -207,14 +207,6 @@ class TrainingConfig:
         resume=MUST_EQUAL,
         bounds=STEPS_FROM_1,
     )
-    negatives: str = option(
-        RECALIBRATE,
-        "where the dataset states the rate at which negatives were kept: recalibrate sets --logit_shift, reweigh counts each negative 1/rate times "
-        "in the loss, as_is does neither",
-        choices=(RECALIBRATE, REWEIGH, AS_IS),
-        modes=(TRAIN,),
-        resume=MUST_EQUAL,
-    )
     max_steps: int = option(
         -1,
         "stop training after this many steps, or --mode inference after this many batches of each size; -1 for no limit",

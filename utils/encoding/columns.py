@@ -1,4 +1,5 @@
-"""Conversion of table columns of any type to texts, lists of texts, numbers, labels and groups, by Polars expressions that also mark bad values.
+"""Conversion of table columns of any type to texts, lists of texts, numbers, labels, groups and weights, by Polars expressions that also mark bad
+values.
 
 Preprocessing evaluates the expressions block by block, and `score_raw` on its arguments, so that both treat values alike.
 """
@@ -160,6 +161,14 @@ def group(column: str, dtype: pl.DataType) -> Made:
     whole = pl.when(value.str.contains(r"^(0|-?[1-9][0-9]*)$")).then(value).cast(pl.Int64, strict=False)
     hashed = (hashes(value) // 2).cast(pl.Int64)
     return Made(pl.coalesce(whole, hashed), value.is_null(), "a group")
+
+
+def weight(column: str, dtype: pl.DataType) -> Made:
+    """Convert a column to weights of rows, Float64: finite numbers of at least 0 in float32's range. A missing value is bad."""
+    found, bad, _ = number(column, dtype)
+    good = (found >= 0) & found.cast(pl.Float32).is_finite()
+    good = good.fill_null(False) if bad is None else good.fill_null(False) & ~bad
+    return Made(found, ~good, "a number of at least 0 that float32 holds")
 
 
 def hashes(value: pl.Expr) -> pl.Expr:

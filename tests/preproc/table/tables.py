@@ -30,6 +30,8 @@ class Made:
             found["label"] = rows.read_labels(0, samples).tolist()
         if self.spec.group is not None:
             found["group"] = rows.read_group(0, samples).tolist()
+        if self.spec.weight is not None and self.spec.labelled(split):
+            found["weight"] = rows.read_weights(0, samples).tolist()
         rows.close()
         return found
 

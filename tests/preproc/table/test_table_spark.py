@@ -33,8 +33,8 @@ FEATURES = {
     "day": {"kind": "time", "column": "at", "part": "days_since"},
     "user_hour": {"kind": "cross", "columns": ["user", "hour"]},
 }
-CONFIG = {"label": "rating >= 3", "group": "session", "features": FEATURES}
-COLUMNS = ["user", "url", "item", "bought", "tags", "price", "age", "at", "rating", "session", "part"]
+CONFIG = {"label": "rating >= 3", "group": "session", "weight": "heft", "features": FEATURES}
+COLUMNS = ["user", "url", "item", "bought", "tags", "price", "age", "at", "rating", "session", "part", "heft"]
 
 
 def rows(count: int, seed: int) -> list[list[str]]:
@@ -49,7 +49,8 @@ def rows(count: int, seed: int) -> list[list[str]]:
         at = f"2024-01-{1 + random.integers(28):02d} {random.integers(24):02d}:00:00"
         price = random.choice(["", "NA", "3.5", "1e4", "12"])
         values = [f"{word()}{random.integers(30)}", word(), f"i{random.integers(70)}", "|".join(items), "|".join(tags), price, age, at]
-        found.append([*values, str(random.integers(6)), f"s{random.integers(20)}", random.choice(["train", "train", "valid", "test"])])
+        part, heft = random.choice(["train", "train", "valid", "test"]), random.choice(["0", "0.1", "2.5", "3e38", "1e-60"])
+        found.append([*values, str(random.integers(6)), f"s{random.integers(20)}", part, heft])
     return found
 
 
@@ -72,11 +73,11 @@ def files(tmp_path_factory) -> Path:
     (folder / "d.jsonl").write_text("".join(json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows(400, 3)))
     frame = pl.DataFrame(rows(300, 4), schema=COLUMNS, orient="row")
     lists = [pl.col(name).str.split("|") for name in ("bought", "tags")]
-    frame.with_columns(*lists, pl.col("age", "rating").cast(pl.Float64, strict=False), pl.col("at").str.to_datetime()).write_parquet(
+    frame.with_columns(*lists, pl.col("age", "rating", "heft").cast(pl.Float64, strict=False), pl.col("at").str.to_datetime()).write_parquet(
         folder / "e.parquet", row_group_size=60
     )
     (folder / "test.csv").write_text(csv(rows(250, 5)))
-    (folder / "new.csv").write_text(csv([row[:8] + row[9:] for row in rows(150, 6)], [name for name in COLUMNS if name != "rating"]))
+    (folder / "new.csv").write_text(csv([row[:8] + row[9:-1] for row in rows(150, 6)], [name for name in COLUMNS if name not in ("rating", "heft")]))
     (folder / "columns.yaml").write_text(yaml.safe_dump(CONFIG, sort_keys=False))
     return folder
 
@@ -108,7 +109,9 @@ def test_every_kind_of_column_and_file(files, tmp_path, capsys):
     keys = ("--data", files / "new.csv", "--keep", "user,item", "--valid", files / "test.csv")
     found = same(tmp_path, every(files, "--test", files / "test.csv", *keys), capsys)
     assert len(found["train/label.bin"]) == 900 - 3 + 200 + 300 + 400 + 300 and len(found["train/bought.bin"]) == 2 * len(found["train/item.bin"])
-    assert {"new/keys.parquet", "train/keys.parquet", "vocabulary/bought.parquet"} <= {*found} and "new/label.bin" not in found
+    assert {"new/keys.parquet", "train/keys.parquet", "vocabulary/bought.parquet"} <= {*found} and not {"new/label.bin", "new/weight.bin"} & {*found}
+    weights = np.frombuffer(found["train/weight.bin"], np.float32)
+    assert len(weights) == len(found["train/label.bin"]) and {*weights} == {*np.float32([0, 0.1, 2.5, 3e38])}
 
 
 @pytest.mark.parametrize(
@@ -155,6 +158,8 @@ def test_inferred_columns_and_files_without_a_header(tmp_path, capsys):
         ",".join(COLUMNS),
         "--label",
         "rating >= 3",
+        "--weight",
+        "heft",
         "--lists",
         "tags,bought",
         "--block_bytes",
@@ -243,7 +248,7 @@ def test_first_error_is_the_same_as_with_polars(files, tmp_path, kind):
     if kind == "csv":
         lines[377] = "what,is"
         lines[490] = "later"
-        message = f"{path}, line 378: 2 values, expected 11 separated by ','; --bad_lines skip"
+        message = f"{path}, line 378: 2 values, expected 12 separated by ','; --bad_lines skip"
     elif kind == "values":
         lines[377] = lines[377].replace("2024-01", "noon")
         message = f"{path}, line 378, column at: 'noon"
