@@ -271,7 +271,10 @@ def _weights(split: Split, start: int, stop: int, of_negatives: float) -> np.nda
     if split.spec.weight is not None:
         weights = split.read_weights(start, stop)
         check_weights(weights, split.spec.weight, split.first_row + start, partial(split.file, split.spec.weight))
-    return weights if of_negatives == 1 else np.where(split.read_labels(start, stop), weights, weights * np.float32(of_negatives))
+    if of_negatives == 1:
+        return weights
+    scaled = np.minimum(weights.astype(np.float64) * of_negatives, np.finfo(np.float32).max)
+    return np.where(split.read_labels(start, stop), weights, scaled).astype(np.float32)
 
 
 def _scaled(weights: np.ndarray) -> tuple[np.ndarray, float]:

@@ -88,9 +88,15 @@ def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) 
 
 
 def _dtype_faults(spec: FeatureSpec) -> list[str]:
-    """Return faults in the dtypes of the numerical features, of the group and of the weight."""
+    """Return faults in the dtypes of the numerical features, of the group and of the weight, and in the rate of the negatives."""
     faults = []
-    for dtype in (lambda: spec.numerical_dtype, lambda: spec.group is None or spec.group_dtype, lambda: spec.weight is None or spec.weight_dtype):
+    checked = (
+        lambda: spec.numerical_dtype,
+        lambda: spec.group is None or spec.group_dtype,
+        lambda: spec.weight is None or spec.weight_dtype,
+        lambda: spec.negative_rate,
+    )
+    for dtype in checked:
         try:
             dtype()
         except FeatureSpecError as error:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
+from dataloading.spec_parsing import WEIGHT
 from utils.naming import naming
 
 if TYPE_CHECKING:
     import polars as pl
 
 KEYS = "keys.parquet"
-TAKEN = ("row", "score", "label", "group", "weight")  # names of the predictions' own columns
+TAKEN = ("row", "score", "label", "group")  # names of the predictions' own columns
 
 
 def stored_keys(spec: FeatureSpec, split: str) -> Path | None:
@@ -39,7 +40,8 @@ def keys_faults(spec: FeatureSpec, split: str, samples: int) -> list[str]:
         names, rows = keys.collect_schema().names(), keys.select(pl.len()).collect().item()
     except (pl.exceptions.PolarsError, OSError) as error:
         return [f"{path}: cannot be read as Parquet: {' '.join(str(error).split())[:200]}"]
-    taken = [f"{path}: column {name} has the name of a column of the predictions; rename it" for name in names if name in TAKEN]
+    own = (*TAKEN, *([] if spec.weight is None else [WEIGHT]))
+    taken = [f"{path}: column {name} has the name of a column of the predictions; rename it" for name in names if name in own]
     return taken + ([] if rows == samples else [f"{path}: {rows} rows, the split {split} has {samples}; expected a row of keys for each"])
 
 

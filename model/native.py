@@ -251,7 +251,7 @@ class NormOperations:
         self._library = library
 
     def column_moments(self, products, real):
-        """Return the sums of each column of products `[b, out]` and of its squares over the rows whose `real` `[b]` is not 0: `[2, out]` float64."""
+        """Return the sums of each column of products `[b, out]` and of its squares, each row times its weight `real` `[b]`: `[2, out]` float64."""
         return self._library.dlrm_column_moments(products=products, real=real)
 
     def normalise_relu(self, products: Sequence, factors, mask: Mask | None):
@@ -268,14 +268,14 @@ class NormOperations:
         """Return the gradients of the normalisation with respect to beta and gamma, `[2, out]` float32; see `ops/batch_norm.h`.
 
         Args:
-            rows: the gradient with respect to the outputs, the outputs and the products, `[b, out]` each, and `real` `[b]`.
+            rows: the gradient with respect to the outputs, the outputs and the products, `[b, out]` each, and the weights `[b]`.
             moments: the mean and 1 / sqrt(variance + epsilon), `[2, out]` float64.
             scale: the scale of the mask; 1 without dropout.
         """
         return self._library.dlrm_normalise_gradient_sums(*rows, moments=moments, scale=scale)
 
     def normalise_gradient(self, rows: Sequence, factors, scale: float):
-        """Return the gradient with respect to the products, `[b, out]`: `g * factors[1] + (products - factors[0]) * factors[2] + factors[3]`.
+        """Return the gradient by the products, `[b, out]`: `g * factors[1] + weight * ((products - factors[0]) * factors[2] + factors[3])`.
 
         g is the gradient before the ReLU; padding gets 0. `factors` is `[4, out]`; `rows` and `scale` as in `normalise_gradient_sums`.
         """

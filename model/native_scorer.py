@@ -213,10 +213,12 @@ def folded(read: Callable[[str], np.ndarray], names: Collection[str], config: Mo
 
 
 def bias_of_logit(names: Collection[str]) -> str:
-    """Return the name of the bias that is added to every logit, given the names of a model's weights."""
-    for part in ("top_mlp", "fusion", "wide"):
+    """Return the name of a bias that is added to every logit, given the names of a model's weights. Raises ValueError where there is none."""
+    for part in ("top_mlp", "deep", "fusion", "wide"):
         if layers := [int(name.split("/")[1]) for name in names if re.fullmatch(rf"{part}/\d+/bias", name)]:
             return f"{part}/{max(layers)}/bias"
+    if "wide/bias" not in names:
+        raise ValueError(f"expected a bias of the logits among {sorted(names)}")
     return "wide/bias"
 
 

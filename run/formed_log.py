@@ -49,9 +49,11 @@ def batch_figures(form: LogForm, batch: TensorBatch, evaluator: Evaluator, ranke
         evaluator: evaluator of the model.
         ranked_by: metrics by group that the run computes; without groups in the dataset there are none.
     """
+    if batch.weight == 0:  # nothing is trained on it
+        return {}
     wanted = [metric for metric in ranked_by if metric.key in form.batch.values()]
     scores = Scores(evaluator.world)
-    scores.add(evaluator.logits(batch), batch.host, groups=bool(wanted))
+    scores.add(evaluator.logits(batch) - np.float32(evaluator.model.logit_shift), batch.host, groups=bool(wanted))  # as the loss of training
     if (merged := scores.merged()) is None:
         return {}
     by_group = rank(merged.logits, merged.labels, merged.groups, wanted, weights=merged.weights).figures() if wanted else {}

@@ -24,16 +24,23 @@ def with_negatives(config: Config, spec: FeatureSpec, goes_on: bool, say: Callab
     """
     if config.run.mode != TRAIN:
         return config
-    rate, how = spec.negative_rate, config.data.negatives
-    shift = math.log(rate) if how == RECALIBRATE else 0.0
+    rate, how, before = spec.negative_rate, config.data.negatives, config.model.logit_shift
+    stays = goes_on or "logit_shift" in config.given or rate == 1  # the shift is given, or comes with the checkpoint's weights
+    shift = before if stays else math.log(rate) if how == RECALIBRATE else 0.0
     if rate == 1 and "negatives" in config.given:
         warn(f"--negatives {how} has no effect: the dataset states no negative_rate, so its rows are taken as all rows")
-    elif rate < 1 and how == AS_IS:
+    elif rate < 1 and how == AS_IS and not shift:
         warn(f"--negatives {AS_IS}: negatives were kept at the rate {rate:g}, so the odds of scores will be {1 / rate:g} times those of all rows")
+    elif rate < 1 and how == REWEIGH:
+        say(f"negatives were kept at the rate {rate:g}: each counts {1 / rate:g} times in the loss (--negatives {how})")
     elif rate < 1:
-        done = f"logits are shifted by {shift:.6g} wherever the model scores" if how == RECALIBRATE else f"each counts {1 / rate:g} times in the loss"
-        say(f"negatives were kept at the rate {rate:g}: {done} (--negatives {how})")
-    return config if goes_on or "logit_shift" in config.given else replace(config, model=replace(config.model, logit_shift=shift))
+        say(f"negatives were kept at the rate {rate:g} (--negatives {how})")
+    if shift:
+        came = "" if not stays else ", from the checkpoint" if "logit_shift" not in config.given else " (--logit_shift)"
+        say(f"logits are shifted by {shift:.6g} wherever the model scores{came}")
+    if shift != before and before:
+        warn(f"the checkpoint's logits are shifted by {before:.6g}; this run's by {shift:.6g}, by the dataset's rate; --logit_shift sets it")
+    return config if stays else replace(config, model=replace(config.model, logit_shift=shift))
 
 
 def weight_of_negatives(config: Config, spec: FeatureSpec, split: str, sampled: bool) -> float:
@@ -45,5 +52,6 @@ def weight_of_negatives(config: Config, spec: FeatureSpec, split: str, sampled: 
         split: the split's name.
         sampled: whether the split's rows are some of the sampled training rows.
     """
-    weighed = sampled if split != "train" else config.data.negatives == REWEIGH
+    how = config.data.negatives
+    weighed = how == REWEIGH if split == "train" else sampled and how != AS_IS
     return 1 / spec.negative_rate if weighed else 1.0

@@ -1,5 +1,6 @@
 """Figures of a run for its log beside loss, speed and metrics: rates and norms by group, the parts of a step's time, memory, rows touched."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,7 +52,8 @@ class Figures:
         found = {"samples": position.samples, **own, **self.spent.means(self._steps, self._purposes), "memory_gib": resident_gib()}
         self._steps = 0
         if self.norms:
-            found |= gradient_norms(self._squares, trainer.groups.names, trainer.world) | weight_norms(trainer.model, trainer.groups)[0]
+            squares = self._squares or [math.nan] * len(trainer.groups.names)  # of a step without weight
+            found |= gradient_norms(squares, trainer.groups.names, trainer.world) | weight_norms(trainer.model, trainer.groups)[0]
         return found | self.counted()
 
     def counted(self) -> dict[str, int]:

@@ -112,7 +112,8 @@ class Training:
             position.turn_epoch(len(self._data))
         self._reports.read()
         if position.step > self._began_at:
-            self._reports.end(position.step)  # not the steps of this process: a resumed run ends as it would have unbroken
+            # not the steps of this process: a resumed run ends as it would have unbroken
+            self._reports.end(position.step - position.weightless_steps)
         self._profile.end(position.step)
         self._profile.warn_if_none(position.step)
         if self._checkpoints.wanted:

@@ -18,6 +18,17 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     return read
 
 
+def rate(text: str) -> float:
+    """Parse a number above 0 and below 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1, found {text!r}")
+    return value
+
+
 def share(text: str) -> float:
     """Parse a number of at least 0 and below 1."""
     try:

@@ -26,7 +26,7 @@ from typing import Any
 
 import polars as pl
 
-from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.feature_spec import DEFAULT_FILE_NAME, NEGATIVE_RATE, FeatureSpec
 from dataloading.features import VOCABULARY, DatasetError
 from dataloading.keys import TAKEN
 from dataloading.spec_parsing import check_tables
@@ -45,6 +45,7 @@ from preproc.table.extra_columns import ExtraColumns
 from preproc.table.fit import vocabulary_path
 from preproc.table.flags import ALL, ENCODE, NAME
 from preproc.table.idle import say_idle
+from preproc.table.negatives import sampled
 from preproc.table.on_polars import PolarsTable
 from preproc.table.on_spark import SparkTable
 from preproc.table.planning import planned
@@ -103,6 +104,11 @@ def make_dataset(
         statistics = {name: statistics_of(name, counted[name], tallies[split.group], plans[name]) for name, split in splits.items()}
         if leak:
             _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, so test scores are too optimistic")
+        kept = None
+        if args.negative_rate is not None:
+            of_training = StagedRows(staging, [splits[TRAIN]])
+            kept = sampled(args.negative_rate, args.seed or 0, of_training, plan.weight is not None, staging.folder, _warn)
+            statistics[TRAIN] = kept.described(statistics[TRAIN])
         said, plan = plan, plan if old is not None else steps.fitted(plan)
         folder = staging.folder / DATASET
         folder.mkdir(exist_ok=True)
@@ -115,12 +121,12 @@ def make_dataset(
         unlabelled = filter(None, [reading.unlabelled])
         within = folder if args.staging is None else None  # then the dataset is built inside the staging folder, on the destination's disk
         with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=unlabelled, within=within) as writer:
-            filled = steps.write(plan, splits, writer, folder)
+            filled = steps.write(plan, splits, writer, folder, kept)
             unknown = unknown_shares(plan, filled, old)
             for line in unknown_lines(plan, filled, unknown, lambda name: StagedRows(staging, [splits[name]]), folder):
                 _warn(line)
             if reading.keep:
-                write_keys(staging, splits, counted, reading.keep, writer.folder, progress)
+                write_keys(staging, splits, counted, reading.keep, writer.folder, progress, kept)
             if within is None:
                 shutil.move(folder / VOCABULARY, writer.folder / VOCABULARY)
             with naming(writer.folder / FILE):
@@ -233,6 +239,7 @@ def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows:
         "label": plan.label,
         "group": plan.group,
         **({} if plan.weight is None else {"weight": plan.weight}),
+        **({} if args.negative_rate is None else {NEGATIVE_RATE: args.negative_rate}),
         transforms.NAME: {name: recipe.to_dict() for name, recipe in plan.features.items()},
         "vocabulary": f"{VOCABULARY}/<feature>.parquet",
         "vocabularies": digests,
@@ -241,17 +248,19 @@ def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows:
 
 
 def _summary(spec: FeatureSpec, statistics: dict[str, Any], skipped: int, seconds: float) -> str:
-    rows = sum(found["rows"] for found in statistics.values())
-    shares = ", ".join(f"{split} {found['rows']:,} rows{_rates(found)}" for split, found in statistics.items())
+    rows = sum(found.get("rows_before_sampling", found["rows"]) for found in statistics.values())
+    shares = ", ".join(f"{split} {found['rows']:,} rows{_rates(found, spec.negative_rate)}" for split, found in statistics.items())
     tables = f"{len(spec.numerical)} numerical and {len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} ids"
     return f"{shares}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
 
 
-def _rates(found: Mapping[str, Any]) -> str:
+def _rates(found: Mapping[str, Any], negative_rate: float) -> str:
     """Return the figures of a split besides its rows, for the summary."""
     rate = [f"click rate {found['click_rate']:.4f}"] if "click_rate" in found else []
     weightless = [f"{found['rows_of_weight_0']:,} of weight 0"] if "rows_of_weight_0" in found else []
-    return f" ({', '.join(rate + weightless)})" if rate + weightless else ""
+    before = [f"of {found['rows_before_sampling']:,}, negatives kept at {negative_rate:g}"] if "rows_before_sampling" in found else []
+    said = rate + weightless + before
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _warn(message: str) -> None:

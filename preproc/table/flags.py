@@ -8,7 +8,7 @@ from pathlib import Path
 from dataloading.features import VOCABULARY
 from preproc.reading.files import FORMATS, FormFlags, files_of
 from preproc.shared.engine_flags import FLAGS, SPARK, add_engine_flags
-from preproc.shared.flag_types import share, whole
+from preproc.shared.flag_types import rate, share, whole
 from preproc.shared.into_store import Destination, folder_or_url
 from preproc.table.extra_columns import ExtraColumns, OneHotList
 from preproc.table.inference import Named
@@ -158,7 +158,13 @@ def _add_splits(parser: Parser) -> None:
     group.add_argument(
         "--test_values", type=_names, metavar="A,B,…", help="values of --split_column for testing (default: test; none with --valid_values)"
     )
-    group.add_argument("--seed", type=whole(0), metavar="N", help="seed of the hash that draws rows or keys (default: 0)")
+    group.add_argument("--seed", type=whole(0), metavar="N", help="seed of the hashes that draw rows, keys and negatives (default: 0)")
+    group.add_argument(
+        "--negative_rate",
+        type=rate,
+        metavar="R",
+        help="keep each negative of the training split with this probability, above 0 and below 1; training makes up for it (default: keep all)",
+    )
 
 
 def rule_of(args: argparse.Namespace) -> SplitRule:
@@ -236,7 +242,8 @@ def _extra_of(args: argparse.Namespace) -> ExtraColumns:
 def _check(args: argparse.Namespace) -> None:
     """Raise UserError where flags contradict each other, before a file is read."""
     if args.mode == ENCODE:
-        for flag in ("train", "valid", "test", "extend_vocabulary", "valid_fraction", "test_fraction", "split_by", "split_key", "split_column"):
+        of_labelled = ("train", "valid", "test", "extend_vocabulary", "valid_fraction", "test_fraction", "split_by", "split_key", "split_column")
+        for flag in (*of_labelled, "negative_rate"):
             if getattr(args, flag):
                 raise UserError(f"--{flag} has no effect with --mode encode, which takes --data; remove it")
         if not args.data or args.vocabulary is None:
@@ -252,6 +259,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--split_name {args.split_name}: splits of that name have labels; choose another name")
     if args.mode == FIT and not args.train and (args.vocabulary is None or args.extend_vocabulary or not (args.test or args.valid)):
         raise UserError("--train is missing; give the files of the training rows (or --vocabulary with --test or --valid)")
+    if args.negative_rate is not None and not args.train:
+        raise UserError("--negative_rate needs --train, the files of the rows whose negatives are sampled")
     if args.config is not None and args.vocabulary is not None:
         raise UserError("--config and --vocabulary: the existing dataset already sets the use of each column; remove --config")
     if args.time_format and not (args.times or args.split_by):

@@ -33,13 +33,13 @@ def say_idle(args: argparse.Namespace, plan: Plan, rule: SplitRule, reading: Rea
         warn(f"{_named(given)} no effect: no file is CSV")
     elif args.columns is not None and not any(form.names for form in forms):
         warn("--columns has no effect: every file has a header with these names")
-    recipes = plan.features.values()
+    recipes, drawn = plan.features.values(), rule.by in (KEY, ROWS) or args.negative_rate is not None
     for flags, reads, why in (
         (_OF_LISTS, any(recipe.kind == LIST for recipe in recipes), "no column is a list (--lists)"),
         (("time_unit",), any(recipe.kind == TIME for recipe in recipes), "no column is a time (--times)"),
         (_OF_VOCABULARIES, any(recipe.has_vocabulary for recipe in recipes), "no column has a vocabulary (--categorical)"),
         (("numerical_transform",), bool(plan.of("numbers")), "no column is numerical (--numerical)"),
-        (("seed",), rule.by in (KEY, ROWS), "no rows are drawn by a hash (--test_fraction without --split_by)"),
+        (("seed",), drawn, "no rows are drawn by a hash (--test_fraction without --split_by, --negative_rate)"),
     ):
         if not reads and (given := [flag for flag in flags if getattr(args, flag) is not None]):
             warn(f"{_named(given)} no effect: {why}")

@@ -16,11 +16,11 @@ from preproc.shared.resume import Progress
 from preproc.table import writing as table_write
 from preproc.table.columns import Plan, tables_of
 from preproc.table.fit import RowFindings, fitted, write_vocabularies
+from preproc.table.negatives import KeptRows
 from preproc.table.reading import FileCounts, Reading, stage
 from preproc.table.splits import TRAIN, SplitRule
 from preproc.table.staging import SPLIT, Split, StagedRows, TableStaging
-from preproc.table.steps import Counted, counted, say_cut
-from preproc.table.writing import Filled
+from preproc.table.steps import Counted, SplitsFilled, counted, say_cut
 from utils.encoding.recipe import recipe_of
 
 
@@ -65,12 +65,13 @@ class PolarsTable:
         with tqdm(total=len(tables_of(plan)), desc="dictionaries", unit="table", disable=None) as bar:
             return write_vocabularies(plan, self._learned, old, folder, bar.update, self._progress)
 
-    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> dict[str, dict[str, Filled]]:
+    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path, kept: KeptRows | None) -> SplitsFilled:
         """See `TableSteps`."""
         filled = {}
         with tqdm(total=len(splits) * len(writer.spec.categorical), desc="ids", unit="column", disable=None) as bar:
             for name, split in splits.items():
                 rows = StagedRows(self._staging, [split])
-                filled[name] = table_write.write_split(rows, plan, writer.spec, writer.files(name), vocabularies, bar.update, self._progress)
+                written = kept if name == TRAIN else None
+                filled[name] = table_write.write_split(rows, plan, writer.spec, writer.files(name), vocabularies, bar.update, self._progress, written)
                 say_cut(partial(bar.write, file=sys.stderr), name, plan, filled[name])
         return filled

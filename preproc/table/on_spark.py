@@ -19,6 +19,7 @@ from preproc.spark.dictionaries import Dictionaries
 from preproc.spark.engine import SparkEngine
 from preproc.table.columns import Plan, tables_of
 from preproc.table.fit import Moments, fitted, scan_known_vocabulary, table_rows, vocabulary_path, write_vocabularies
+from preproc.table.negatives import KeptRows
 from preproc.table.reading import FileCounts, Reading
 from preproc.table.sorted_texts import hash_ranges
 from preproc.table.spark_reading import TASKS_A_CORE, Parts
@@ -43,9 +44,9 @@ from preproc.table.spark_tasks import (
     sort_part,
     write_part,
 )
-from preproc.table.splits import SplitRule
+from preproc.table.splits import TRAIN, SplitRule
 from preproc.table.staging import Block, Split, StagedRows, TableStaging
-from preproc.table.steps import Counted, say_cut
+from preproc.table.steps import Counted, SplitsFilled, say_cut
 from preproc.table.writing import Filled
 from utils.encoding.kinds import Evidence, joined
 from utils.encoding.recipe import Recipe
@@ -150,9 +151,9 @@ class SparkTable:
                     _copy(path, vocabulary_path(folder, name))
         return table_rows(plan, heights)
 
-    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> dict[str, dict[str, Filled]]:
+    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path, kept: KeptRows | None) -> SplitsFilled:
         """Fill the dataset's files except the keys; see `TableSteps`."""
-        self._write_rows(plan, splits, writer)
+        self._write_rows(plan, splits, writer, kept)
         features = writer.spec.categorical
         # the largest features take longest; started first, they do not leave cores idle at the end
         largest_first = sorted(range(len(features)), key=lambda place: -features[place].cardinality)
@@ -164,14 +165,14 @@ class SparkTable:
             Numbering(plan.features[name := features[place].name], features[place], folder, rows, parts.get(name, ())) for place, rows in numbered
         ]
         numbers_of = self._map("ids", number_part, items)
-        filled: dict[str, dict[str, Filled]] = {}
+        filled: SplitsFilled = {}
         for name in splits:
             found = filled[name] = {}
             for place, feature in enumerate(features):
                 numbers = [number for number, (other, rows) in enumerate(numbered) if other == place and name in rows]
                 found[feature.name] = functools.reduce(Filled.plus, (numbers_of[number][name] for number in numbers), Filled())
                 paths = [self._engine.task_folder("ids", number) / f"{name}.bin" for number in numbers]
-                join_files(paths, writer.files(name).categorical[place])
+                _join(paths, writer.files(name).categorical[place], kept if name == TRAIN else None)
             say_cut(lambda text: print(text, file=sys.stderr), name, plan, found)
         return filled
 
@@ -193,7 +194,7 @@ class SparkTable:
             found |= {name: folders for name in names}
         return found
 
-    def _write_rows(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter) -> None:
+    def _write_rows(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, kept: KeptRows | None) -> None:
         """Write labels, groups, weights and numbers."""
         spec, items = writer.spec, []
         for name in splits:
@@ -208,7 +209,7 @@ class SparkTable:
             folders = [self._engine.task_folder("rows", number) for number, item in enumerate(items) if item.split == name]
             for target, part in ((files.label, LABELS), (files.group, GROUPS), (files.weight, WEIGHTS), (files.numerical, NUMBERS)):
                 if target is not None:
-                    join_files([folder / part for folder in folders], target)
+                    _join([folder / part for folder in folders], target, kept if name == TRAIN else None)
 
     def _map(self, name: str, work: Callable, items: Sequence) -> list:
         found, error = self._engine.map(name, work, items, "part")
@@ -239,6 +240,10 @@ def _added(files: Sequence[Path]) -> pl.DataFrame:
     """Return the sums of the counts of several files."""
     found = pl.scan_parquet(list(files), glob=False).group_by(engine.VALUE).agg(pl.col("count").cast(pl.Int64).sum())
     return found.collect(engine="streaming")
+
+
+def _join(parts: Sequence[Path], target: Path, kept: KeptRows | None) -> None:
+    join_files(parts, target) if kept is None else kept.join(parts, target)
 
 
 def _copy(source: Path, target: Path) -> None:

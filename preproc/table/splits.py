@@ -59,10 +59,7 @@ class SplitRule:
         return places.map_batches(lambda found: self._even(found.to_numpy()), return_dtype=pl.Float64, is_elementwise=True).alias(SPLIT)
 
     def _even(self, places: np.ndarray) -> pl.Series:
-        mixed = places + np.uint64((self.seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # the finalizer of SplitMix64
-            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-        return pl.Series(SPLIT, (mixed ^ (mixed >> np.uint64(31))) / 2.0**64)
+        return pl.Series(SPLIT, split_mix(places + np.uint64((self.seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)) / 2.0**64)
 
     def bounds(self, counts: Callable[[], pl.DataFrame]) -> dict[str, pl.Expr | None]:
         """Return the condition on staged rows of the training files for each split; None for all rows.
@@ -99,6 +96,14 @@ class SplitRule:
                 raise DatasetError(f"--split_column {self.column}: no row has the value {' or '.join(values)} of the {split} split")
         splits = {split: pl.col(SPLIT).is_in(values) for split, values in chosen.items() if values}
         return {TRAIN: ~pl.col(SPLIT).is_in([value for values in chosen.values() for value in values])} | splits
+
+
+def split_mix(counters: np.ndarray) -> np.ndarray:
+    """Return uniform hashes uint64 of counters uint64, by the finalizer of SplitMix64."""
+    mixed = counters
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def _times(found: pl.DataFrame, valid_fraction: float, test_fraction: float) -> tuple[int, int]:

@@ -14,10 +14,13 @@ from preproc.shared.resume import Progress
 from preproc.table import writing as table_write
 from preproc.table.columns import Plan
 from preproc.table.flags import NAME
+from preproc.table.negatives import KeptRows
 from preproc.table.reading import FileCounts, Reading
-from preproc.table.splits import SplitRule
+from preproc.table.splits import TRAIN, SplitRule
 from preproc.table.staging import LABEL, WEIGHT, Split, StagedRows, TableStaging
 from preproc.table.writing import Filled
+
+SplitsFilled = dict[str, dict[str, Filled]]  # the counts of each split's features
 
 
 class Counted(NamedTuple):
@@ -61,7 +64,7 @@ class TableSteps(Protocol):
     def vocabularies(self, plan: Plan, old: Path | None, folder: Path) -> dict[str, int]:
         """Write the vocabularies to a folder; see `fit.write_vocabularies`."""
 
-    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> dict[str, dict[str, Filled]]:
+    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path, kept: KeptRows | None) -> SplitsFilled:
         """Fill the dataset's files except the keys.
 
         Args:
@@ -69,9 +72,10 @@ class TableSteps(Protocol):
             splits: the splits of the dataset.
             writer: the writer of the dataset's files.
             vocabularies: the folder that holds the vocabularies.
+            kept: the rows of the training split that are written; None for all.
 
         Returns:
-            the counts of each split's features.
+            the counts of each split's features, over all rows.
 
         Raises:
             DatasetError: a number is too large for the dtype.
@@ -96,10 +100,16 @@ def say_cut(say: Callable[[str], object], split: str, plan: Plan, filled: Mappin
 
 
 def write_keys(
-    staging: TableStaging, splits: Mapping[str, Split], found: Mapping[str, Counted], names: tuple[str, ...], folder: Path, progress: Progress
+    staging: TableStaging,
+    splits: Mapping[str, Split],
+    found: Mapping[str, Counted],
+    names: tuple[str, ...],
+    folder: Path,
+    progress: Progress,
+    kept: KeptRows | None,
 ) -> None:
-    """Write the columns that predictions carry, beside the other files of each split."""
+    """Write the columns that predictions carry, beside the other files of each split; of the training split only the kept rows."""
     for name, split in splits.items():
         keys = folder / name / KEYS
-        work = partial(table_write.write_keys, StagedRows(staging, [split]), names, found[name].rows, keys)
+        work = partial(table_write.write_keys, StagedRows(staging, [split]), names, found[name].rows, keys, kept if name == TRAIN else None)
         progress.once(f"column {name}/{KEYS}", [keys], work)

@@ -21,6 +21,7 @@ from preproc.shared.resume import Progress
 from preproc.shared.vocabulary_file import write_vocabulary
 from preproc.table.columns import Plan
 from preproc.table.fit import SMALL, column_of, read_vocabulary, values_of, with_texts
+from preproc.table.negatives import KeptRows
 from preproc.table.staging import GROUP, LABEL, WEIGHT, Coded, StagedRows, feature_column, key_column
 from utils.encoding.ids import hashed_ids, padded
 from utils.encoding.numbers import bucketed, stored, transformed
@@ -64,7 +65,14 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def write_split(
-    rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFiles, vocabularies: Path, advance: Callable[[], object], progress: Progress
+    rows: StagedRows,
+    plan: Plan,
+    spec: FeatureSpec,
+    files: SplitFiles,
+    vocabularies: Path,
+    advance: Callable[[], object],
+    progress: Progress,
+    kept: KeptRows | None,
 ) -> dict[str, "Filled"]:
     """Fill a split's files.
 
@@ -76,9 +84,10 @@ def write_split(
         vocabularies: the folder that holds the vocabularies.
         advance: called after each categorical feature.
         progress: the record of files that are filled already.
+        kept: the rows that are written; None for all.
 
     Returns:
-        the counts of each categorical feature.
+        the counts, over all rows, of each categorical feature.
 
     Raises:
         DatasetError: a number is out of range of the dataset's dtype.
@@ -89,14 +98,15 @@ def write_split(
 
     for path, write in ((files.label, write_labels), (files.group, write_groups), (files.weight, write_weights)):
         if path is not None:
-            once(path, partial(write, rows, path))
+            once(path, partial(write, rows, path, kept))
     if files.numerical is not None:
         split = files.numerical.parent.name
-        once(files.numerical, partial(write_numericals, rows, plan, spec.numerical, spec.numerical_dtype, files.numerical, split))
+        work = partial(write_numericals, rows, plan, spec.numerical, spec.numerical_dtype, files.numerical, split, kept=kept)
+        once(files.numerical, work)
 
     def write_once(feature: Categorical, path: Path) -> Filled:
         recipe = plan.features[feature.name]
-        found = once(path, lambda: write_ids(rows, recipe, feature, path, Ids(recipe, feature.name, vocabularies)))
+        found = once(path, lambda: write_ids(rows, recipe, feature, path, Ids(recipe, feature.name, vocabularies), kept))
         advance()
         return Filled(*found)
 
@@ -104,28 +114,32 @@ def write_split(
     return {feature.name: found for feature, found in zip(spec.categorical, by_size(tasks, SMALL), strict=True)}
 
 
-def write_keys(rows: StagedRows, names: tuple[str, ...], num_rows: int, path: Path) -> None:
-    """Write the columns that predictions carry, `num_rows` rows in row order."""
+def write_keys(rows: StagedRows, names: tuple[str, ...], num_rows: int, path: Path, kept: KeptRows | None = None) -> None:
+    """Write the columns that predictions carry, in row order, of all `num_rows` rows or of the kept ones."""
     keys = rows.scan(*(pl.col(key_column(name)).alias(name) for name in names))
-    write_vocabulary(path, engine.batches(keys), num_rows, keys.collect_schema())
+    batches = engine.batches(keys)
+    batches, num_rows = (batches, num_rows) if kept is None else (kept.of(batches), kept.rows)
+    write_vocabulary(path, batches, num_rows, keys.collect_schema())
 
 
-def write_labels(rows: StagedRows, path: Path) -> None:
+def write_labels(rows: StagedRows, path: Path, kept: KeptRows | None = None) -> None:
     """Write the labels, one byte each."""
-    _write(path, (batch[LABEL].to_numpy() for batch in engine.batches(rows.scan(LABEL))), "bool")
+    _write(path, (batch[LABEL].to_numpy() for batch in engine.batches(rows.scan(LABEL))), "bool", kept)
 
 
-def write_groups(rows: StagedRows, path: Path) -> None:
+def write_groups(rows: StagedRows, path: Path, kept: KeptRows | None = None) -> None:
     """Write the groups, 64 bits each."""
-    _write(path, (batch[GROUP].to_numpy() for batch in engine.batches(rows.scan(GROUP))), "int64")
+    _write(path, (batch[GROUP].to_numpy() for batch in engine.batches(rows.scan(GROUP))), "int64", kept)
 
 
-def write_weights(rows: StagedRows, path: Path) -> None:
+def write_weights(rows: StagedRows, path: Path, kept: KeptRows | None = None) -> None:
     """Write the weights, float32."""
-    _write(path, (batch[WEIGHT].to_numpy() for batch in engine.batches(rows.scan(WEIGHT))), WEIGHT_DTYPE)
+    _write(path, (batch[WEIGHT].to_numpy() for batch in engine.batches(rows.scan(WEIGHT))), WEIGHT_DTYPE, kept)
 
 
-def write_numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, path: Path, split: str, first: int = 0) -> None:
+def write_numericals(
+    rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, path: Path, split: str, first: int = 0, kept: KeptRows | None = None
+) -> None:
     """Write the numerical features, `[n, M]`.
 
     Args:
@@ -136,28 +150,29 @@ def write_numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: 
         path: the file to write.
         split: the split's name, for error messages.
         first: the number of the split's rows before these, for error messages.
+        kept: the rows that are written; None for all.
 
     Raises:
         DatasetError: a number is out of range of the dtype.
     """
-    _write(path, _numericals(rows, plan, names, dtype, split, first), dtype)
+    _write(path, _numericals(rows, plan, names, dtype, split, first), dtype, kept)
 
 
-def write_ids(rows: StagedRows, recipe: Recipe, feature: Categorical, path: Path, ids: "TextIds") -> "Filled":
-    """Write the ids of a feature, `[n]` or `[n, h]`."""
+def write_ids(rows: StagedRows, recipe: Recipe, feature: Categorical, path: Path, ids: "TextIds", kept: KeptRows | None = None) -> "Filled":
+    """Write the ids of a feature, `[n]` or `[n, h]`, of all rows or of the kept ones; return the counts over all rows."""
     found: list[Filled] = []
     if recipe.buckets is not None:
         batches = engine.batches(column_of(rows, feature.name))
-        _write(path, (bucketed(recipe, batch[engine.VALUE].fill_null(float("nan")).to_numpy()) for batch in batches), feature.dtype)
+        _write(path, (bucketed(recipe, batch[engine.VALUE].fill_null(float("nan")).to_numpy()) for batch in batches), feature.dtype, kept)
     else:
-        _write(path, _of_texts(with_texts(rows, feature.name, recipe), ids, recipe, feature, found), feature.dtype)
+        _write(path, _of_texts(with_texts(rows, feature.name, recipe), ids, recipe, feature, found), feature.dtype, kept)
     return functools.reduce(Filled.plus, found, Filled())
 
 
-def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str) -> None:
+def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str, kept: KeptRows | None) -> None:
     file = path.open("wb")
     try:
-        for block in blocks:
+        for block in blocks if kept is None else kept.of(blocks):
             with naming(path):
                 file.write(np.ascontiguousarray(block, dtype).data)
         with naming(path):

@@ -8,6 +8,9 @@ import pytest
 from runs import TRAIN, edit_spec, write_dataset
 
 import dlrm
+from dataloading.feature_spec import Categorical, FeatureSpec
+from dataloading.tf_raw import TfRawWriter
+from utils.checkpoint.reading import Checkpoint
 
 RATE = 0.2
 MODELS = {
@@ -52,7 +55,8 @@ def test_every_scorer_adds_the_shift(run, plain, sampled, tmp_path, model):
     flags = (*TRAIN, *MODELS[model])
     before, after = (run("--dataset_path", data, *flags, "--save_checkpoint_path", tmp_path / data.parent.name) for data in (plain, sampled))
     assert before.final["train_loss"] == after.final["train_loss"]
-    assert f"negatives were kept at the rate {RATE}: logits are shifted by {math.log(RATE):.6g} wherever the model scores" in after.out
+    assert f"negatives were kept at the rate {RATE} (--negatives recalibrate)" in after.out
+    assert f"logits are shifted by {math.log(RATE):.6g} wherever the model scores" in after.out
     of_plain = logits_of(run, plain, tmp_path / plain.parent.name, tmp_path)
     of_sampled = logits_of(run, sampled, tmp_path / sampled.parent.name, tmp_path)
     np.testing.assert_allclose(of_sampled - of_plain, math.log(RATE), atol=2e-5)
@@ -130,3 +134,47 @@ def test_exports_score_with_the_shift(run, sampled, tmp_path, model):
         float(line.partition("largest difference ")[2].partition(";")[0]) for line in found.out.splitlines() if "largest difference" in line
     ]
     assert len(differences) == 3 and max(differences) < 1e-6
+
+
+def test_wide_and_deep_without_numerical_features_has_the_shift_everywhere(run, tmp_path):
+    folder = stated(write_without_numericals(tmp_path / "d"))
+    flags = (*TRAIN, "--interaction", "wide_and_deep", "--save_checkpoint_path", tmp_path / "c")
+    assert run("--dataset_path", folder, *flags).code == 0
+    loaded = dlrm.load(tmp_path / "c", cpu=True, mmap=True)
+    rows = {"a": np.arange(300) % 40, "b": np.arange(300) % 7}
+    np.testing.assert_allclose(loaded.score({name: column[:2] for name, column in rows.items()}), loaded.score(rows)[:2], rtol=1e-5)
+    export = ("--mode", "export", "--restore_checkpoint_path", tmp_path / "c", "--export_path", tmp_path / "e")
+    assert run("--dataset_path", folder, "--cpu", *export).code == 0
+
+
+def write_without_numericals(folder):
+    spec = FeatureSpec((Categorical("a", 40, "int8"), Categorical("b", 7, "int8")), (), "label", {"a": "int8", "b": "int8", "label": "bool"})
+    draw = np.random.default_rng(0)
+    with TfRawWriter(folder, spec) as writer:
+        for split, count in {"train": 1000, "test": 300}.items():
+            writer.append(split, np.empty((count, 0)), [draw.integers(0, 40, count), draw.integers(0, 7, count)], draw.random(count) < 0.3)
+        writer.publish({})
+    return folder
+
+
+def test_weights_keep_their_shift_in_training_that_goes_on_from_them(run, plain, sampled, tmp_path):
+    given = run("--dataset_path", plain, *TRAIN, "--logit_shift=-2.5", "--save_checkpoint_path", tmp_path / "a")
+    assert "logits are shifted by -2.5 wherever the model scores (--logit_shift)" in given.out
+    restored = ("--restore_checkpoint_path", tmp_path / "a", "--resume", "weights")
+    kept = run("--dataset_path", plain, *TRAIN, *restored, "--save_checkpoint_path", tmp_path / "b")
+    assert "logits are shifted by -2.5 wherever the model scores, from the checkpoint" in kept.out
+    assert Checkpoint(tmp_path / "b").manifest["config"]["logit_shift"] == -2.5
+    other = run("--dataset_path", sampled, *TRAIN, *restored, "--save_checkpoint_path", tmp_path / "c")
+    assert "the checkpoint's logits are shifted by -2.5; this run's by -1.60944, by the dataset's rate" in other.err
+
+
+def test_the_log_of_wide_and_deep_has_the_loss_of_training(run, plain, sampled):
+    flags = (*TRAIN, "--interaction", "wide_and_deep", "--print_freq", "1", "--max_steps", "2")
+    before, after = (run("--dataset_path", data, *flags) for data in (plain, sampled))
+    losses = [[line["data"]["loss"] for line in result.log if "mean_loss" in line.get("data", {})] for result in (before, after)]
+    assert losses[0] == losses[1] and len(losses[0]) == 2
+
+
+def test_as_is_weighs_nothing(run, sampled):
+    found = run("--dataset_path", sampled, *TRAIN, "--valid_fraction", "0.2", "--negatives", "as_is")
+    assert found.code == 0 and "by the weights" not in found.out and "auc_unweighted" not in found.final

@@ -1,5 +1,6 @@
 """Tests of runs on weighted rows: metrics, predictions, batches without weight, exact resumes, and errors."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -115,3 +116,26 @@ def test_huge_and_tiny_weights_train_as_their_ratios(run, tmp_path):
     folders = [write_weighted(tmp_path / f"{power}", {"train": 600, "test": 300}, train=lambda w, f=10.0**power: w * f) for power in (-2, -38, 37)]
     losses = [run("--dataset_path", folder, *TRAIN).final["train_loss"] for folder in folders]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("flags", [("--log_norms",), ("--interaction", "wide_and_deep"), ("--amp", "--amp_dtype", "float16")], ids=" ".join)
+def test_batches_without_weight_in_every_kind_of_log(run, weighted, flags):
+    """Steps 2 and 5 of 6 are reported without having been trained."""
+    found = run("--dataset_path", weighted, *TRAIN, *flags, "--print_freq", "1", "--log_steps")
+    assert found.code == 0 and found.final["weightless_steps"] == 2, found.err
+
+
+def test_explain_says_that_it_uses_no_weights(run, weighted, tmp_path):
+    assert run("--dataset_path", weighted, *TRAIN, "--save_checkpoint_path", tmp_path / "c").code == 0
+    found = run("--dataset_path", weighted, "--cpu", "--mode", "explain", "--restore_checkpoint_path", tmp_path / "c")
+    assert found.code == 0 and "--mode explain counts every row once: it does not use the weights of column heft" in found.err
+
+
+def test_keys_may_be_called_weight_in_a_dataset_without_weights(run, weighted, tmp_path):
+    plain = write_dataset(tmp_path / "plain", rows={"train": 1000, "test": 500})
+    assert run("--dataset_path", plain, *TRAIN, "--save_checkpoint_path", tmp_path / "c").code == 0
+    shutil.copytree(weighted, tmp_path / "weighted")
+    for folder, code in ((plain, 0), (tmp_path / "weighted", 1)):
+        polars.DataFrame({"weight": range(500)}).write_parquet(folder / "test" / "keys.parquet")
+        flags = ("--mode", "predict", "--restore_checkpoint_path", tmp_path / "c", "--predictions_path", tmp_path / "p.parquet")
+        assert run("--dataset_path", folder, "--cpu", *flags).code == code

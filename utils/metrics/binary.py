@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from utils.metrics.delong import area
-from utils.metrics.weighted import area as weighted_area
-from utils.metrics.weighted import counted, sorted_keys
 
 if TYPE_CHECKING:
     from utils.metrics.ranking import Ranking
@@ -127,6 +125,10 @@ def _unweighted(logits: np.ndarray, positive: np.ndarray, auc_thresholds: int | 
 
 
 def _weighted(logits: np.ndarray, positive: np.ndarray, auc_thresholds: int | None, weights: np.ndarray, plain: Metrics) -> Metrics:
+    # imported here, because a server needs none of it
+    from utils.metrics.weighted import area as weighted_area
+    from utils.metrics.weighted import counted, sorted_keys
+
     scores, of_scores, weights = counted(weights, logits, positive)
     sums = weighted_sums(scores, of_scores, weights)
     auc = normalized_entropy = None
@@ -151,6 +153,7 @@ def _weighted(logits: np.ndarray, positive: np.ndarray, auc_thresholds: int | No
 
 def weighted_sums(logits: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> Sums:
     """Sum losses, probabilities and more over samples `[n]`, in blocks. Probabilities are float64 here: float32 has half of the digits of a sum."""
+
     blocks = [[0.0] * len(Sums._fields)]
     for i in range(0, len(logits), _BLOCK):
         z, y, weight = logits[i : i + _BLOCK].astype(np.float64), positive[i : i + _BLOCK], weights[i : i + _BLOCK].astype(np.float64)

@@ -79,7 +79,8 @@ def rank(
     gauc: the same, each group weighted by its rows (Zhou et al., "Deep Interest Network", KDD 2018).
 
     With weights, rows of weight 0 are left out. A group's AUC weights a pair by the product of both weights. GAUC weights a group by the sum of its
-    rows' weights, and so do map, ndcg, mrr and recall, as `ndcg_score(sample_weight=)` of scikit-learn does; ranks still count rows.
+    rows' weights; map, ndcg, mrr and recall by the mean, as `ndcg_score(sample_weight=)` of scikit-learn does, so equal weights of all rows have no
+    effect. Ranks still count rows.
 
     Args:
         scores: `[n]` float32. If any is NaN, all metrics are None.
@@ -195,7 +196,7 @@ def _summed(metric: RankingMetric, groups: _Groups, ties: _Ties, weighted: _Weig
     counts = groups.positives > 0
     if weighted is None:
         return float(values.sum()), int(np.count_nonzero(counts))
-    share = weighted.total[counts]
+    share = (weighted.total / groups.size)[counts]  # the mean weight of the group's rows, so weights of 1 change nothing
     return float(((values if metric.name == MRR else values[counts]) * share).sum()), float(share.sum())
 
 
