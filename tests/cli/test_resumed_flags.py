@@ -235,7 +235,7 @@ def test_alternative_flag_replaces_the_inherited_one(given, instead, dataset, fi
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
-    [(("--mode", EVAL), OF_THE_MODEL | OF_A_SCORE), (("--resume", "weights"), OF_THE_MODEL | {"out_of_range", "combiner"})],
+    [(("--mode", EVAL), OF_THE_MODEL | OF_A_SCORE), (("--resume", "weights"), OF_THE_MODEL | {"logit_shift", "out_of_range", "combiner"})],
     ids=["eval", "weights"],
 )
 def test_eval_and_resume_weights_inherit_only_flags_of_the_model_and_scores(flags, expected, dataset, first, resumed):
