@@ -69,7 +69,7 @@ def test_metrics_predictions_and_resumes_of_weighted_rows(run, weighted, tmp_pat
         assert found.final["calibration_unweighted"] == pytest.approx(expected.unweighted.calibration, abs=1e-5)
         assert f"by the weights of column heft, {expected.weight:,.6g} in all; unweighted: AUC 0." in found.out
     assert {"auc_unweighted", "valid_auc_unweighted"} <= whole.final.keys()
-    for steps in ("1", "2", "5"):  # cut before and after batches without weight
+    for steps in ("1", "5"):  # cut before and after batches without weight
         resumed = tmp_path / f"c{steps}"
         assert run(*flags, *TRAIN, "--epochs", "2", "--max_steps", steps, "--save_checkpoint_path", resumed).code == 0
         again = run(*flags, *TRAIN, "--epochs", "2", "--save_checkpoint_path", resumed, "--resume", "auto")
@@ -92,8 +92,9 @@ def test_a_split_without_weight_is_refused_at_the_start(run, tmp_path, split):
     assert f"{split}/weight.bin: feature heft: all {600 if split == 'train' else 300} weights of {split} are 0; expected some above 0" in found.err
 
 
-@pytest.mark.parametrize(("value", "shown"), [(-0.5, "-0.5"), (np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
-@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize(
+    ("split", "value", "shown"), [("train", -0.5, "-0.5"), ("train", np.nan, "nan"), ("test", np.inf, "inf"), ("test", -np.inf, "-inf")]
+)
 def test_an_impossible_weight_is_named(run, tmp_path, split, value, shown):
     def changed(weights):
         weights[290] = value
