@@ -193,16 +193,18 @@ DLRM_REGISTER_FIELDS(Eigen::half, Eigen::half);
 DLRM_REGISTER_FIELDS(Eigen::half, float);
 #undef DLRM_REGISTER_FIELDS
 
+absl::Status ShapesOfFirstInput(InferenceContext* context) {
+  for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(0));
+  return absl::OkStatus();
+}
+
 REGISTER_OP("DlrmGate")
     .Input("inputs: float")
     .Input("logits: num_streams * float")
     .Output("outputs: num_streams * T")
     .Attr("T: {float, bfloat16, half}")
     .Attr("num_streams: int >= 1")
-    .SetShapeFn([](InferenceContext* context) -> absl::Status {
-      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(0));
-      return absl::OkStatus();
-    })
+    .SetShapeFn(ShapesOfFirstInput)
     .Doc(R"doc(
 The inputs times twice the sigmoid of each stream's logits; all of one shape.
 )doc");
@@ -215,10 +217,7 @@ REGISTER_OP("DlrmGateGradient")
     .Output("by_logits: num_streams * float")
     .Attr("T: {float, bfloat16, half}")
     .Attr("num_streams: int >= 1")
-    .SetShapeFn([](InferenceContext* context) -> absl::Status {
-      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(0));
-      return absl::OkStatus();
-    })
+    .SetShapeFn(ShapesOfFirstInput)
     .Doc(R"doc(
 The gradients of DlrmGate with respect to the inputs and to the logits, given those with respect to its outputs.
 )doc");
