@@ -13,6 +13,7 @@ import numpy as np
 
 from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
+from dataloading.id_weights import check_id_weights, ids_and_weights, joined, without_idle
 from dataloading.ranges import ERROR, check_ids, check_labels, check_numerical, check_weights, into_range
 from dataloading.row_shuffle import ShuffledRows
 
@@ -32,7 +33,7 @@ class Split(Protocol):
     labelled: bool  # whether it has labels; a split without labels is for prediction, and `read_labels` returns zeros
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """Return ids of a feature: `[n]` integer; `[n, h]` for a feature with several ids per sample, -1 for no id."""
+        """Return ids of a feature: `[n]` integer; for lists `[n, h]`, -1 for no id, or with weights `[n, 2h]` (`id_weights`)."""
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
         """Return numerical features: `[n, M]`, float16 or float32."""
@@ -241,10 +242,13 @@ class BatchReader:
         described = [split.spec.categorical[feature] for feature in features]
         (start, stop), (first_row, last_row) = rows.read, rows.returned
         places = None if instead is None else instead[np.minimum(np.arange(first_row, last_row), stop - 1) - start]
-        ids, counted = np.empty((sum(one.hotness for one in described), last_row - first_row), np.int32), 0
+        ids, counted = np.empty((sum(one.columns for one in described), last_row - first_row), np.int32), 0
         first = 0
         for feature, one in zip(features, described, strict=True):
-            column = split.read_ids(feature, start, stop)
+            column, weights = split.read_ids(feature, start, stop), None
+            if one.weights:
+                check_id_weights(column, one, split.first_row + start, partial(split.file, one.name))
+                column, weights = ids_and_weights(column)
             if self._out_of_range == ERROR:
                 check_ids(column, self._num_rows[feature], one.name, split.first_row + start, partial(split.file, one.name), _HINT)
             else:
@@ -253,13 +257,14 @@ class BatchReader:
                     _, count = into_range(column[rows.counted[0] - start : rows.counted[1] - start], self._num_rows[feature], self._out_of_range)
                 column = mapped
                 counted += count if feature not in uncounted else 0
-            target = ids[first : first + one.hotness]
+            column = column if weights is None else without_idle(joined(column, weights))
+            target = ids[first : first + one.columns]
             if places is None:
                 target[:, : stop - start] = column.T
                 target[:, stop - start :] = target[:, stop - start - 1 : stop - start]
             else:
                 target[:] = column[places].T
-            first += one.hotness
+            first += one.columns
         return ids, counted
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dataloading.batches import Split
+from dataloading.id_weights import check_id_weights, ids_and_weights
 from dataloading.ranges import check_ids, check_labels, check_numerical, check_weights
 from dataloading.synthetic.split import SyntheticSplit
 
@@ -20,7 +21,7 @@ class RowBlock(NamedTuple):
     """Consecutive rows of a split."""
 
     numerical: np.ndarray  # [n, M]
-    ids: Sequence[np.ndarray]  # for each feature [n], or [n, h] with -1 for no id
+    ids: Sequence[np.ndarray]  # for each feature [n]; for lists [n, h] with -1 for no id, or [n, 2h] with weights (`id_weights`)
     labels: np.ndarray | None  # [n]; None for a split without labels
     probabilities: np.ndarray | None = None  # [n], the true P(click) if it is known
     groups: np.ndarray | None = None  # [n], if the specification has a group
@@ -59,7 +60,11 @@ def stored_rows(split: Split) -> Callable[[int, int], RowBlock]:
         ids = []
         for i, feature in enumerate(spec.categorical):
             ids.append(split.read_ids(i, start, stop))
-            check_ids(ids[-1], feature.cardinality, feature.name, start, partial(split.file, feature.name))
+            only, place = ids[-1], partial(split.file, feature.name)
+            if feature.weights:
+                check_id_weights(only, feature, start, place)
+                only, _ = ids_and_weights(only)
+            check_ids(only, feature.cardinality, feature.name, start, place)
         weights = None if spec.weight is None or labels is None else split.read_weights(start, stop)
         if weights is not None:
             check_weights(weights, spec.weight, start, partial(split.file, spec.weight))

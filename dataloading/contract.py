@@ -1,19 +1,21 @@
 """The tf_raw contract: the requirements on a dataset's feature specification and files before training.
 
 The quick check covers the specification and the file sizes and runs at every start; `dataloading.validate` scans the rows. NVIDIA's
-TensorFlow 2 DLRM can also read a dataset that passes here and has one id per sample for every feature, float16 numericals, no group and no weight.
+TensorFlow 2 DLRM can also read a dataset that passes here and has one id per sample for every feature, float16 numericals, no group and no weight;
+it refuses weights of ids, because their feature has two files.
 """
 
 import os
 import stat
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from dataloading.feature_spec import CATEGORICAL_DTYPES, LABEL_DTYPE, SPLIT_BINARY, SPLITS, FeatureSpec, FeatureSpecError
-from dataloading.features import VOCABULARY, DatasetError
+from dataloading.features import VOCABULARY, DatasetError, weights_file
 
 CSV = "csv"  # chunk type, read by `csv_files.source`
 SPLIT = "split"  # dataset type of NVIDIA's DLRM for PyTorch, read by `split_dataset`
@@ -27,7 +29,7 @@ class SplitFiles:
     """The files of one split's columns: paths, absolute or relative to the working directory; categorical ones in the model's order.
 
     `numerical` is None if there are no numerical features, `group` if there is no group, `label` if the split has no labels, `weight`
-    if there are no weights or no labels.
+    if there are no weights or no labels. `id_weights` has the files of the features whose ids have weights, by feature.
     """
 
     label: Path | None
@@ -35,10 +37,12 @@ class SplitFiles:
     categorical: tuple[Path, ...]
     group: Path | None = None
     weight: Path | None = None
+    id_weights: Mapping[str, Path] = field(default_factory=dict)
 
     def all(self) -> tuple[Path, ...]:
         """Return every file of the split."""
-        return tuple(path for path in (self.label, self.numerical, *self.categorical, self.group, self.weight) if path is not None)
+        every = (self.label, self.numerical, *self.categorical, self.group, self.weight, *self.id_weights.values())
+        return tuple(path for path in every if path is not None)
 
 
 def stored_vocabulary(spec: FeatureSpec, feature: str) -> Path | None:
@@ -49,19 +53,25 @@ def stored_vocabulary(spec: FeatureSpec, feature: str) -> Path | None:
 
 def split_files(spec: FeatureSpec, split: str) -> SplitFiles:
     """Return the files of a split; the specification must have no faults."""
-    paths = {chunk.features[0]: spec.base_directory / chunk.files[0] for chunk in spec.sources[split]}
+    chunks = {chunk.features[0]: [spec.base_directory / file for file in chunk.files] for chunk in spec.sources[split]}
+    paths = {name: files[0] for name, files in chunks.items()}
     numerical = paths[spec.numerical[0]] if spec.numerical else None
     categorical = tuple(paths[feature.name] for feature in spec.categorical)
-    return SplitFiles(paths.get(spec.label), numerical, categorical, paths.get(spec.group), paths.get(spec.weight))
+    weights = {feature.name: chunks[feature.name][1] for feature in spec.categorical if feature.weights}
+    return SplitFiles(paths.get(spec.label), numerical, categorical, paths.get(spec.group), paths.get(spec.weight), weights)
 
 
 def bytes_per_sample(spec: FeatureSpec, labelled: bool = True) -> dict[str, int]:
-    """Return the bytes per sample in each file, in the order of `SplitFiles.all`; the key is the file's feature, or its first numerical feature."""
+    """Return the bytes per sample in each file, in the order of `SplitFiles.all`.
+
+    The key is the file's feature, or its first numerical feature; for weights of ids, `weights_file` of the feature.
+    """
     widths = {spec.label: 1} if labelled else {}
     if spec.numerical:
         widths[spec.numerical[0]] = np.dtype(spec.numerical_dtype).itemsize * len(spec.numerical)
     widths |= {feature.name: np.dtype(feature.dtype).itemsize * feature.hotness for feature in spec.categorical}
-    return widths | {name: np.dtype(spec.dtypes[name]).itemsize for name in spec.beside(labelled)}
+    widths |= {name: np.dtype(spec.dtypes[name]).itemsize for name in spec.beside(labelled)}
+    return widths | {weights_file(feature.name): 4 * feature.hotness for feature in spec.categorical if feature.weights}
 
 
 def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) -> list[str]:
@@ -127,13 +137,15 @@ def _to_transcribe(spec: FeatureSpec) -> str | None:
 def _chunk_faults(spec: FeatureSpec, chunks: tuple) -> list[str]:
     faults = []
     seen: list[str] = []
-    categorical = {feature.name for feature in spec.categorical}
+    categorical = {feature.name: feature for feature in spec.categorical}
     for chunk in chunks:
         name = ", ".join(chunk.features[:3]) + (", …" if len(chunk.features) > 3 else "")
         if chunk.type != SPLIT_BINARY:
             faults.append(f"chunk [{name}]: type is {chunk.type}, expected {SPLIT_BINARY}")
-        if len(chunk.files) != 1:
-            faults.append(f"chunk [{name}]: {len(chunk.files)} files, expected exactly one")
+        weighted = len(chunk.features) == 1 and chunk.features[0] in categorical and categorical[chunk.features[0]].weights
+        if len(chunk.files) != 1 + weighted:
+            expected = "two: of the ids and of their weights, since feature_spec says `weights: true`" if weighted else "exactly one"
+            faults.append(f"chunk [{name}]: {len(chunk.files)} file{'s' if len(chunk.files) != 1 else ''}, expected {expected}")
         if not chunk.features:
             faults.append("a chunk lists no features")
             continue

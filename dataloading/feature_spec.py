@@ -28,6 +28,7 @@ from dataloading.features import (
     check_drawable,
     file_name,
     smallest_dtype,
+    weights_file,
 )
 from dataloading.spec_parsing import GROUP, WEIGHT, kind_of, parse_fields
 from utils.urls import url_of, without_secrets
@@ -87,6 +88,11 @@ class FeatureSpec:
     def hotness(self) -> tuple[int, ...]:
         """The number of ids per sample of each categorical feature, in the model's order."""
         return tuple(feature.hotness for feature in self.categorical)
+
+    @property
+    def id_columns(self) -> int:
+        """The numbers of a sample in the ids of all features, weights of ids included."""
+        return sum(feature.columns for feature in self.categorical)
 
     @property
     def embedding_dims(self) -> dict[str, int | None]:
@@ -199,9 +205,10 @@ class FeatureSpec:
         """
         categorical = tuple(replace(feature, dtype=smallest_dtype(feature.cardinality), alpha=None) for feature in self.categorical)
         files = {feature.name: file_name(feature.name) for feature in categorical}
+        weights = {feature.name: weights_file(feature.name) for feature in categorical if feature.weights}
         beside = {name: f"{channel}.bin" for name, channel in self.beside().items()}
-        taken = Counter(["numerical.bin", "label.bin", *beside.values(), *files.values()])
-        for name, file in files.items():
+        taken = Counter(["numerical.bin", "label.bin", *beside.values(), *files.values(), *weights.values()])
+        for name, file in (*files.items(), *weights.items()):
             if taken[file] > 1:
                 raise FeatureSpecError(f"feature {name} would be written to {file}, which another feature needs; rename it")
         dtypes = {feature.name: feature.dtype for feature in categorical}
@@ -215,7 +222,9 @@ class FeatureSpec:
 def _tf_raw_chunks(spec: FeatureSpec, labelled: bool, split: str, files: Mapping[str, str]) -> tuple[Chunk, ...]:
     """Return the chunks of a tf_raw split; `files` are those of the categorical features and of the columns beside them."""
     chunks = [Chunk(SPLIT_BINARY, spec.numerical, (f"{split}/numerical.bin",))] if spec.numerical else []
-    chunks += [Chunk(SPLIT_BINARY, (feature.name,), (f"{split}/{files[feature.name]}",)) for feature in spec.categorical]
+    for feature in spec.categorical:
+        names = (files[feature.name], *((weights_file(feature.name),) if feature.weights else ()))
+        chunks.append(Chunk(SPLIT_BINARY, (feature.name,), tuple(f"{split}/{name}" for name in names)))
     chunks += [Chunk(SPLIT_BINARY, (spec.label,), (f"{split}/label.bin",))] if labelled else []
     return (*chunks, *(Chunk(SPLIT_BINARY, (name,), (f"{split}/{files[name]}",)) for name in spec.beside(labelled)))
 
@@ -254,6 +263,8 @@ def _entries(feature: Categorical) -> dict[str, Any]:
     for name in ("alpha", "table", "embedding_dim"):
         if getattr(feature, name) is not None:
             entries[name] = getattr(feature, name)
+    if feature.weights:
+        entries["weights"] = True
     return entries | {"dtype": feature.dtype}
 
 

@@ -29,7 +29,8 @@ class FeatureSpecError(UserError):
 class Categorical:
     """A categorical feature: ids in [0, cardinality), `hotness` ids per sample.
 
-    Where hotness is above 1, -1 means "no id" and pads shorter lists; `pooling` says how the embedding vectors of a sample are combined.
+    In a list (`is_list`) -1 means "no id" and pads shorter ones; `pooling` says how the embedding vectors of a sample are combined: as the sum or the
+    mean. With `weights` these are the weighted sum, and the weighted mean: that sum over the sum of the weights, or zeros where this is 0.
     """
 
     name: str
@@ -40,11 +41,22 @@ class Categorical:
     pooling: str = SUM
     table: str | None = None  # name of the embedding table, which several features may share; None for a table of its own
     embedding_dim: int | None = None  # columns of the table; None for the width that the run's options set
+    weights: bool = False  # whether each id has a weight, see `id_weights`
 
     @property
     def table_name(self) -> str:
         """The name of the feature's embedding table."""
         return self.table or self.name
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a sample may have any number of ids up to `hotness`, and -1 means no id; else each sample has exactly one."""
+        return self.hotness > 1 or self.weights
+
+    @property
+    def columns(self) -> int:
+        """The numbers of a sample in an array of ids: `hotness`, and as many again for weights."""
+        return 2 * self.hotness if self.weights else self.hotness
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,11 @@ def file_name(feature: str) -> str:
     if not feature or "/" in feature or "\0" in feature or feature.startswith("."):
         raise FeatureSpecError(f"feature name {feature!r} cannot be a file name; expected no '/', and no '.' at the start")
     return feature if feature.endswith(".bin") else f"{feature}.bin"
+
+
+def weights_file(feature: str) -> str:
+    """Return the file name of the weights of a feature's ids: `tags.weights.bin` for `tags`. Raises FeatureSpecError like `file_name`."""
+    return f"{file_name(feature).removesuffix('.bin')}.weights.bin"
 
 
 def check_drawable(feature: Categorical) -> None:

@@ -30,7 +30,8 @@ def _described(feature: Categorical) -> tuple:
     """Return the hashed fields of a feature; defaults of newer fields are left out, so that the digests of older checkpoints stay valid."""
     values = (feature.name, feature.cardinality, feature.dtype, feature.alpha)
     others = (feature.hotness, feature.pooling, feature.table, feature.embedding_dim)
-    return values if others == (1, SUM, None, None) else (*values, *others)
+    described = values if others == (1, SUM, None, None) else (*values, *others)
+    return (*described, "weights") if feature.weights else described
 
 
 def _other_columns(spec: FeatureSpec) -> tuple:

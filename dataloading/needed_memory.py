@@ -54,7 +54,7 @@ def check_batch(flag: str, batch_size: int, spec: FeatureSpec, available: int) -
         spec: the features.
         available: bytes of free memory on this machine.
     """
-    row = 4 * sum(spec.hotness) + _bytes_of_others(spec) + 4  # int32 ids, other columns, float32 weight
+    row = 4 * spec.id_columns + _bytes_of_others(spec) + 4  # int32 ids, other columns, float32 weight
     check_fits(row * batch_size, f"--{flag} {batch_size}: the rows of a batch", available)
 
 
@@ -95,7 +95,7 @@ def check_shuffle(config: DataConfig, split: Split, workers: int, available: int
 def _id_bytes(config: DataConfig, spec: FeatureSpec) -> list[int]:
     stored = config.dataset_type != "synthetic"
     dtypes = [feature.dtype if stored else smallest_dtype(feature.cardinality) for feature in spec.categorical]
-    return [np.dtype(dtype).itemsize * hotness for dtype, hotness in zip(dtypes, spec.hotness, strict=True)]
+    return [4 * one.columns if one.weights else np.dtype(dtype).itemsize * one.hotness for dtype, one in zip(dtypes, spec.categorical, strict=True)]
 
 
 def _bytes_of_others(spec: FeatureSpec) -> int:

@@ -36,10 +36,11 @@ def check_ids(ids: np.ndarray, cardinality: int, feature: str, first_row: int, p
     first = np.unravel_index(int(np.argmax(outside)), ids.shape)
     row = first_row + int(first[0])
     place = position(row, *map(int, first[1:]))
-    raise DatasetError(f"{_beginning(path, row)}feature {feature}, {place}: id {int(ids[first])} is not in [0, {cardinality}){hint}")
+    raise DatasetError(f"{beginning(path, row)}feature {feature}, {place}: id {int(ids[first])} is not in [0, {cardinality}){hint}")
 
 
-def _beginning(path: Place, row: int) -> str:
+def beginning(path: Place, row: int) -> str:
+    """Return the beginning of a message: the file of a row and a colon, or nothing."""
     found = path(row) if callable(path) else path
     return f"{found}: " if found else ""
 
@@ -94,7 +95,7 @@ def check_labels(labels: np.ndarray, feature: str, first_row: int, path: Place =
     if labels.size == 0 or int(labels.max()) <= 1:
         return
     first = int(np.argmax(labels > 1))
-    raise DatasetError(f"{_beginning(path, first_row + first)}feature {feature}, row {first_row + first}: label {int(labels[first])} is not 0 or 1")
+    raise DatasetError(f"{beginning(path, first_row + first)}feature {feature}, row {first_row + first}: label {int(labels[first])} is not 0 or 1")
 
 
 def check_weights(weights: np.ndarray, feature: str, first_row: int, path: Place = "") -> None:
@@ -113,7 +114,7 @@ def check_weights(weights: np.ndarray, feature: str, first_row: int, path: Place
     if good.all():
         return
     first = int(np.argmin(good))
-    where = _beginning(path, first_row + first)
+    where = beginning(path, first_row + first)
     raise DatasetError(f"{where}feature {feature}, row {first_row + first}: weight {float(weights[first]):g} is not a finite number of at least 0")
 
 
@@ -136,5 +137,5 @@ def check_numerical(numerical: np.ndarray, features: Sequence[str], first_row: i
     if finite.all():
         return
     row, column = divmod(int(np.argmin(finite)), numerical.shape[1])
-    where = _beginning(path, first_row + row)
+    where = beginning(path, first_row + row)
     raise DatasetError(f"{where}feature {features[column]}, row {first_row + row}: value {float(numerical[row, column])} is not finite")

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from dataloading.feature_spec import Categorical
+from dataloading.features import MEAN, WEIGHT_DTYPE
+from dataloading.id_weights import expected_weights
 from dataloading.ranges import NO_ID, position
 from dataloading.tf_raw import ColumnFile
 
@@ -80,8 +82,8 @@ def scan_ids(path: Path, feature: Categorical, samples: int, progress: Progress)
     seen = np.zeros(cardinality, np.bool_) if cardinality <= MAX_COUNTED_ROWS else None
     count, zeros, empty, low, high = 0, 0, 0, None, None
     for start, ids in _blocks(path, feature.dtype, feature.hotness, samples, progress):
-        there = ids
-        if feature.hotness > 1:
+        there = ids = ids.reshape(len(ids), -1) if feature.is_list else ids
+        if feature.is_list:
             known = ids != NO_ID
             empty += len(ids) - int(np.count_nonzero(known.any(axis=1)))
             there = ids[known]
@@ -92,7 +94,7 @@ def scan_ids(path: Path, feature: Categorical, samples: int, progress: Progress)
         high = block_high if high is None else max(high, block_high)
         count, zeros = count + len(there), zeros + len(there) - int(np.count_nonzero(there))
         if block_low < 0 or block_high >= cardinality:
-            outside = (ids < (NO_ID if feature.hotness > 1 else 0)) | (ids > cardinality - 1)
+            outside = (ids < (NO_ID if feature.is_list else 0)) | (ids > cardinality - 1)
             bad.add(outside, ids, start)
             there = there[(there >= 0) & (there < cardinality)]
         if seen is not None:
@@ -100,7 +102,7 @@ def scan_ids(path: Path, feature: Categorical, samples: int, progress: Progress)
     figures.low, figures.high, figures.zero_share = low, high, zeros / count if count else None
     figures.distinct = int(np.count_nonzero(seen)) if seen is not None else None
     figures.faults = bad.fault(path, feature.name, f"id {{}} is not in [0, {cardinality})")
-    if feature.hotness > 1 and samples:
+    if feature.is_list and samples:
         figures.mean_length, figures.empty_share = count / samples, empty / samples
     return figures
 
@@ -139,6 +141,27 @@ def scan_weights(path: Path, feature: str, dtype: str, samples: int, progress: P
         if below.any():
             bad.add(below, weights, start)
     figures.faults += bad.fault(path, feature, "weight {} is below 0")
+    return figures
+
+
+def scan_id_weights(path: Path, feature: Categorical, samples: int, progress: Progress) -> Figures:
+    """Check the weights of a feature's ids, see `id_weights.check_id_weights`; the statistics exclude NaN and infinities, and include padding."""
+    figures, bad, total, count, zeros = Figures(f"{feature.name} (weights)", samples), _Bad(), 0.0, 0, 0
+    for start, block in _blocks(path, WEIGHT_DTYPE, feature.hotness, samples, progress):
+        weights = block.reshape(len(block), -1)
+        finite = np.isfinite(weights)
+        good = finite & (weights >= 0) if feature.pooling == MEAN else finite
+        if not good.all():
+            bad.add(~good, weights, start)
+        known = weights[finite]
+        if known.size:
+            low, high = float(known.min()), float(known.max())
+            figures.low = low if figures.low is None else min(figures.low, low)
+            figures.high = high if figures.high is None else max(figures.high, high)
+            total, count, zeros = total + float(known.sum(dtype=np.float64)), count + known.size, zeros + known.size - int(np.count_nonzero(known))
+    if count:
+        figures.mean, figures.zero_share = total / count, zeros / count
+    figures.faults = bad.fault(path, feature.name, f"weight {{:g}} is not {expected_weights(feature.pooling)}")
     return figures
 
 

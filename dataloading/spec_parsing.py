@@ -16,7 +16,7 @@ GROUP, WEIGHT = "group", "weight"
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}").fullmatch
 _SECTIONS = ("feature_spec", "channel_spec", "source_spec", "metadata")
 _CHANNELS = ("categorical", "numerical", "label")
-_OF_CATEGORICAL = ("cardinality", "hotness", "alpha", "dtype", "pooling", "table", "embedding_dim")
+_OF_CATEGORICAL = ("cardinality", "hotness", "alpha", "dtype", "pooling", "table", "embedding_dim", "weights")
 
 
 def parse_fields(content: Any, where: str) -> dict[str, Any]:
@@ -186,7 +186,11 @@ def _categorical(name: str, entries: dict, dtype: str, where: str) -> Categorica
     if pooling == MEAN and hotness == 1:
         raise FeatureSpecError(f"{where}pooling: {MEAN} has no effect with one id per sample; remove it, or set hotness")
     dim = number("embedding_dim", None, int, 1) if entries.get("embedding_dim") is not None else None
-    return Categorical(name, number("cardinality", None, int, 1), dtype, hotness, alpha, pooling, _table(entries.get("table"), where), dim)
+    weights = entries.get("weights", False)
+    if not isinstance(weights, bool):
+        raise FeatureSpecError(f"{where}weights: expected true or false, found {kind_of(weights)}")
+    rows = number("cardinality", None, int, 1)
+    return Categorical(name, rows, dtype, hotness, alpha, pooling, _table(entries.get("table"), where), dim, weights)
 
 
 def _table(value: Any, where: str) -> str | None:

@@ -1,5 +1,5 @@
-"""Reading and writing of tf_raw: a binary file for each categorical feature, one for all numerical features, and one each for the label,
-the group and the weight.
+"""Reading and writing of tf_raw: a binary file for each categorical feature and one for the weights of its ids, one for all numerical features, and
+one each for the label, the group and the weight.
 """
 
 import contextlib
@@ -15,8 +15,9 @@ import numpy as np
 
 from dataloading.contract import check_quick, file_faults, split_files, stored_vocabulary
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
-from dataloading.features import VOCABULARY, DatasetError
+from dataloading.features import VOCABULARY, WEIGHT_DTYPE, DatasetError
 from dataloading.fingerprint import digest
+from dataloading.id_weights import ids_and_weights, joined
 from utils.naming import naming
 from utils.scratch import Scratch, exclusively
 from utils.signals import uninterrupted
@@ -70,6 +71,8 @@ class TfRawSplit:
             self._paths["numerical"] = (files.numerical, spec.numerical_dtype, len(spec.numerical))
         for i, (feature, path) in enumerate(zip(spec.categorical, files.categorical, strict=True)):
             self._paths[f"ids {i}"] = (path, feature.dtype, feature.hotness)
+            if feature.weights:
+                self._paths[f"weights of ids {i}"] = (files.id_weights[feature.name], WEIGHT_DTYPE, feature.hotness)
         self._files = {spec.label: str(files.label or "")} | dict.fromkeys(spec.numerical, str(files.numerical))
         self._files |= {feature.name: str(path) for feature, path in zip(spec.categorical, files.categorical, strict=True)}
         if spec.group is not None:
@@ -89,9 +92,13 @@ class TfRawSplit:
         """Return ids of a feature (by its index in the model's order), rows start to stop.
 
         Returns:
-            `[n]`, int8, int16 or int32; for a feature with several ids per sample `[n, h]`, padded with -1.
+            `[n]`, int8, int16 or int32; for lists `[n, h]`, padded with -1, or with weights `[n, 2h]` (`id_weights`).
         """
-        return self._column(f"ids {feature}").read(start, stop)
+        ids = self._column(f"ids {feature}").read(start, stop)
+        if not self.spec.categorical[feature].weights:
+            return ids
+        weights = self._column(f"weights of ids {feature}").read(start, stop)
+        return joined(ids.reshape(len(ids), -1), weights.reshape(len(ids), -1))
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
         """Return numerical features of rows start to stop: `[n, M]`, float16 or float32."""
@@ -200,7 +207,7 @@ class TfRawWriter:
         Args:
             split: the split of the rows.
             numerical: `[n, M]`, stored as float16 or float32.
-            ids: F arrays `[n]`, or `[n, h]` padded with -1; the ids are not checked here and must be in range.
+            ids: F arrays as `read_ids` returns them; the ids are not checked here and must be in range.
             labels: `[n]`, 0 or 1; None if the split has none.
             groups: `[n]` whole numbers, if the dataset has a group.
             weights: `[n]`, if the dataset has weights and the split labels.
@@ -216,6 +223,9 @@ class TfRawWriter:
         if files.numerical is not None:
             self._write(files.numerical, np.ascontiguousarray(numerical, self.spec.numerical_dtype))
         for feature, path, column in zip(self.spec.categorical, files.categorical, ids, strict=True):
+            if feature.weights:
+                column, weights = ids_and_weights(column)
+                self._write(files.id_weights[feature.name], weights)
             self._write(path, np.ascontiguousarray(column, feature.dtype))
         if files.label is not None:
             self._write(files.label, np.ascontiguousarray(labels, np.bool_))

@@ -14,8 +14,9 @@ from tqdm import tqdm
 
 from dataloading.contract import bytes_per_sample, file_faults, spec_faults, split_files
 from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, FeatureSpec, smallest_dtype
+from dataloading.features import weights_file
 from dataloading.keys import keys_faults
-from dataloading.scan import Figures, Progress, scan_group, scan_ids, scan_labels, scan_numerical, scan_weights
+from dataloading.scan import Figures, Progress, scan_group, scan_id_weights, scan_ids, scan_labels, scan_numerical, scan_weights
 from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError
@@ -65,6 +66,10 @@ def scan_split(spec: FeatureSpec, split: str, progress: Progress) -> list[Figure
         samples = whole_samples(path, widths[feature.name])
         if samples is not None:
             figures.append(scan_ids(path, feature, samples, progress))
+    for feature in (one for one in spec.categorical if one.weights):
+        samples = whole_samples(files.id_weights[feature.name], widths[weights_file(feature.name)])
+        if samples is not None:
+            figures.append(scan_id_weights(files.id_weights[feature.name], feature, samples, progress))
     if spec.group is not None:
         samples = whole_samples(files.group, widths[spec.group])
         if samples is not None:

@@ -93,6 +93,7 @@ class Lookup(NamedTuple):
     id_row: int  # the first of its rows of `ids`
     hotness: int = 1  # number of rows of `ids`
     mean: bool = False  # True: the vectors are averaged; False: summed
+    weighted: bool = False  # True: as many further rows of `ids` follow, the bits of the ids' weights
 
 
 class NativeOperations:
@@ -123,7 +124,7 @@ class NativeOperations:
 
         Args:
             tables: variables `[V, width]` float32.
-            ids: `[K, B]` int32; -1 means no id where a feature may have several.
+            ids: `[K, B]` int32; -1 means no id where a feature may have several, or has weights.
             lookups: the lookups of the features; several may be in one table.
             dtype: the dtype of the result: float32, bfloat16 or float16.
 
@@ -150,7 +151,8 @@ class NativeOperations:
         """Update the rows that the ids name, in place; no row changes if any id is out of range.
 
         The gradients of a row are summed in float32, from zero: in the order of the lookups in its table, then of the ids of a sample, then of the
-        samples. Each gradient is divided by the loss scale and, for a mean, by the sample's number of ids. Then the row is updated once.
+        samples. Each gradient is divided by the loss scale and, for a mean, by the sample's number of ids, or the sum of their weights; then it is
+        multiplied by the id's weight, if it has one. The row is updated once.
 
         Args:
             rule: the optimizer's rule.
@@ -343,6 +345,7 @@ def _attributes(lookups: Sequence[Lookup]) -> dict[str, list]:
         "id_rows": [lookup.id_row for lookup in lookups],
         "hotness": [lookup.hotness for lookup in lookups],
         "means": [bool(lookup.mean) for lookup in lookups],
+        "weighted": [bool(lookup.weighted) for lookup in lookups],
     }
 
 

@@ -46,6 +46,12 @@ class StoredFeature:
     table: Stored
     hotness: int
     pooling: str
+    weights: bool = False
+
+    @property
+    def columns(self) -> int:
+        """The numbers of a sample in the ids: the ids, then the bits of their float32 weights if they have any."""
+        return 2 * self.hotness if self.weights else self.hotness
 
 
 class _Feature(ctypes.Structure):
@@ -53,7 +59,7 @@ class _Feature(ctypes.Structure):
         ("chunks", ctypes.c_void_p),
         ("scales", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("rows", "width", "chunk_rows", "chunk_width")),
-        *((name, ctypes.c_int32) for name in ("kind", "hotness", "mean")),
+        *((name, ctypes.c_int32) for name in ("kind", "hotness", "mean", "weighted")),
     )
 
 
@@ -114,7 +120,7 @@ class NativeScorer:
         features = [*features, *features] if layers.linear_alone else features
         count = len(features) // 2 if layers.linear is not None else len(features)
         self._num_numerical, self._features = num_numerical, tuple(features[:count])
-        self._num_ids = sum(feature.hotness for feature in self._features)
+        self._num_ids = sum(feature.columns for feature in self._features)
         described, self._kept = _features(features)
         stacked, weights = _layers(layers)
         kind = {DOT: 0, CROSS: 2, FM: 3}.get(interaction.kind, 1)
@@ -139,7 +145,7 @@ class NativeScorer:
     def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Return logits `[B]` float32 for numericals `[B, M]` float32 and ids `[B, K]` int32.
 
-        The h ids of a feature stand side by side; −1 in a list means no id.
+        The h ids of a feature stand side by side, followed by the bits of their weights if they have any; −1 in a list means no id.
 
         Raises:
             MemoryError: the scorer has not enough memory for the samples.
@@ -156,7 +162,7 @@ class NativeScorer:
             raise MemoryError(f"{count:,} samples")
         if bad >= 0:
             sample, place = divmod(bad, self._num_ids)
-            feature = np.repeat(np.arange(len(self._features)), [one.hotness for one in self._features])[place]
+            feature = np.repeat(np.arange(len(self._features)), [one.columns for one in self._features])[place]
             found = self._features[feature]
             raise ValueError(f"feature {found.name}: id {ids[sample, place]} of sample {sample} is not in [0, {found.table.shape[0]})")
         return logits
@@ -171,7 +177,7 @@ def _features(features: Sequence[StoredFeature]) -> tuple[ctypes.Array, list]:
         kept.append((pointers, chunks))
         one.chunks, one.scales = ctypes.addressof(pointers), None if scales is None else scales.ctypes.data
         (one.rows, one.width), (one.chunk_rows, one.chunk_width) = feature.table.shape, arrays[0].shape
-        one.kind, one.hotness, one.mean = _KINDS[precision], feature.hotness, feature.pooling == MEAN
+        one.kind, one.hotness, one.mean, one.weighted = _KINDS[precision], feature.hotness, feature.pooling == MEAN, feature.weights
     return found, kept
 
 

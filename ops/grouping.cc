@@ -41,7 +41,7 @@ class Split {
         for (int64_t i = 0; i < batch; i += kIdsPerChunk) {
           const int32_t n = static_cast<int32_t>(std::min(kIdsPerChunk, batch - i));
           const int32_t position = static_cast<int32_t>((static_cast<int64_t>(f) << SampleBits(batch)) + i);
-          chunks_.push_back({feature.ids + j * batch + i, n, position, {table.rows, feature.hotness}, std::vector<int32_t>(parts() + 1), {}});
+          chunks_.push_back({feature.ids + j * batch + i, n, position, {table.rows, feature.list()}, std::vector<int32_t>(parts() + 1), {}});
         }
       }
     }
@@ -131,7 +131,7 @@ BadId GroupIds(const std::vector<TableIds>& tables, int64_t batch, const Threads
   groups->resize(tables.size());
   std::vector<int> plain, split;  // tables of one id a sample, whose positions are the samples; and other tables
   for (size_t t = 0; t < tables.size(); ++t) {
-    const bool one = tables[t].features.size() == 1 && tables[t].features[0].hotness == 1;
+    const bool one = tables[t].features.size() == 1 && !tables[t].features[0].list();
     (one ? plain : split).push_back(static_cast<int>(t));
   }
   std::vector<BadId> bad(plain.size());
@@ -164,12 +164,15 @@ BadId GroupIds(const std::vector<TableIds>& tables, int64_t batch, const Threads
 std::vector<float> CountIds(FeatureIds ids, int64_t batch, const Threads& threads) {
   std::vector<float> counts(batch);
   threads.run((batch + kSamplesPerCount - 1) / kSamplesPerCount, [&](int64_t task) {
+    const FlushDenormals flush;
     const int64_t first = task * kSamplesPerCount, n = std::min(kSamplesPerCount, batch - first);
     float* const to = counts.data() + first;
     for (int j = 0; j < ids.hotness; ++j) {
       const int32_t* from = ids.ids + j * batch + first;
-      for (int64_t i = 0; i < n; ++i) to[i] += from[i] != kNoId;
+      const int32_t* weights = ids.weights ? ids.weights + j * batch + first : nullptr;
+      for (int64_t i = 0; i < n; ++i) to[i] += weights ? FloatOf(weights[i]) : from[i] != kNoId;
     }
+    for (int64_t i = 0; ids.weights && i < n; ++i) to[i] = to[i] == 0 ? 1 : to[i];
   });
   return counts;
 }

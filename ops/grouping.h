@@ -28,7 +28,7 @@ bool Countable(const std::vector<FeatureIds>& features, int64_t batch);
 // then of the ids of a sample, then of the samples. Returns an id that is out of range, if there is one.
 BadId GroupIds(const std::vector<TableIds>& tables, int64_t batch, const Threads& threads, std::vector<std::vector<Groups>>* groups);
 
-// Returns the number of ids of each sample of a batch.
+// Returns the number of ids of each sample of a batch; if the ids have weights, the sum of these, or 1 where it is 0.
 std::vector<float> CountIds(FeatureIds ids, int64_t batch, const Threads& threads);
 
 }  // namespace dlrm

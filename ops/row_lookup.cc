@@ -13,18 +13,23 @@ constexpr int kFewSamples = 16, kManySamples = 32;  // samples of a task; the id
 constexpr int64_t kFewIds = 64;
 constexpr int kAhead = 2;  // rows that are prefetched
 
-// A row to read.
+// A row to read, and the weight of its id if it has one.
 struct Row {
   const float* values;
-  int64_t width;
+  int32_t width;
+  float weight;
 
-  void Prefetch() const { PrefetchToRead(values, static_cast<int>(width) * 4); }
+  void Prefetch() const { PrefetchToRead(values, width * 4); }
 };
+
+// The rows of `ids` that a feature takes: those of its ids, then those of their weights.
+inline int64_t IdRowsOf(const FeatureIds& ids) { return ids.weights ? 2 * int64_t{ids.hotness} : ids.hotness; }
 
 // The rows that the ids of some samples name, in the order in which they are read: by sample, then by source, then by id.
 class RowList {
  public:
   // `samples` is the number of samples.
+  // `ids_per_sample` counts the weights, too.
   RowList(const std::vector<Source>& sources, int64_t batch, int64_t ids_per_sample, int samples)
       : sources_(sources),
         batch_(batch),
@@ -43,14 +48,17 @@ class RowList {
       const int32_t* id = tile_.get() + i;
       for (int s = 0; s < count; ++s) {
         const Source& source = sources_[s];
+        const int apart = source.ids.hotness * samples_;  // of a weight from its id
         for (int j = 0; j < source.ids.hotness; ++j, id += samples_) {
-          rows_[size] = {source.table + int64_t{std::max(*id, 0)} * source.width, source.width};
+          const float weight = source.ids.weights ? FloatOf(id[apart]) : 1;
+          rows_[size] = {source.table + int64_t{std::max(*id, 0)} * source.width, source.width, weight};
           size += *id >= 0;
         }
+        id += source.ids.weights ? apart : 0;
         ends_[i * count + s] = size;
       }
     }
-    for (int i = 0; i < kAhead; ++i) rows_[size + i] = {nullptr, 0};
+    for (int i = 0; i < kAhead; ++i) rows_[size + i] = {nullptr, 0, 0};
     return {};
   }
 
@@ -62,7 +70,7 @@ class RowList {
   BadId Copy(int64_t first) {
     int32_t* to = tile_.get();
     for (const Source& source : sources_) {
-      const RangeCheck check(source.rows, source.ids.hotness);
+      const RangeCheck check(source.rows, source.ids.list());
       for (int j = 0; j < source.ids.hotness; ++j, to += samples_) {
         const int32_t* from = source.ids.ids + j * batch_ + first;
         int failed = 0;
@@ -74,6 +82,8 @@ class RowList {
         while (!check.Fails(*from)) ++from;
         return {from, source.rows};
       }
+      if (!source.ids.weights) continue;
+      for (int j = 0; j < source.ids.hotness; ++j, to += samples_) std::copy_n(source.ids.weights + j * batch_ + first, samples_, to);
     }
     return {};
   }
@@ -92,15 +102,27 @@ inline void Copy(const Row* row, int width, V* out) {
   NarrowRow(row->values, kWidth ? kWidth : width, out);
 }
 
+// Returns what a mean of rows divides by: their number, or the sum of their weights; 1 if it is 0.
+template <bool kWeighted>
+inline float Divisor(const Row* row, const Row* end) {
+  if constexpr (!kWeighted) return static_cast<float>(std::max<int64_t>(end - row, 1));
+  float total = 0;
+  for (; row < end; ++row) total += row->weight;
+  return total == 0 ? 1 : total;
+}
+
 // Computes the sum or mean of rows of kWidth elements, a multiple of kLanes, in registers.
-template <class V, int kWidth>
+template <class V, int kWidth, bool kWeighted>
 inline void Pool(const Row* row, const Row* end, bool mean, V* out) {
   constexpr int kVectors = kWidth / kLanes;
-  const float count = static_cast<float>(std::max<int64_t>(end - row, 1));
+  const float count = mean ? Divisor<kWeighted>(row, end) : 1;
   Lanes sum[kVectors] = {};
   for (; row < end; ++row) {
     row[kAhead].Prefetch();
-    for (int i = 0; i < kVectors; ++i) sum[i] += Load(row->values + i * kLanes);
+    for (int i = 0; i < kVectors; ++i) {
+      const Lanes values = Load(row->values + i * kLanes);
+      sum[i] += kWeighted ? values * row->weight : values;
+    }
   }
   float sums[kWidth];
   for (int i = 0; i < kVectors; ++i) Store(mean ? sum[i] / count : sum[i], sums + i * kLanes);
@@ -108,16 +130,16 @@ inline void Pool(const Row* row, const Row* end, bool mean, V* out) {
 }
 
 // Like Pool, for rows of any width.
-template <class V>
+template <class V, bool kWeighted>
 void PoolAny(const Row* begin, const Row* end, int width, bool mean, V* out) {
-  const float count = static_cast<float>(std::max<int64_t>(end - begin, 1));
+  const float count = mean ? Divisor<kWeighted>(begin, end) : 1;
   for (int first = 0; first < width; first += kRun) {
     const int n = std::min(static_cast<int>(kRun), width - first);
     float sum[kRun] = {};
     for (const Row* row = begin; row < end; ++row) {
       if (first == 0) row[kAhead].Prefetch();
       const float* values = row->values + first;
-      for (int i = 0; i < n; ++i) sum[i] += values[i];
+      for (int i = 0; i < n; ++i) sum[i] += kWeighted ? values[i] * row->weight : values[i];
     }
     if (mean) {
       for (int i = 0; i < n; ++i) sum[i] /= count;
@@ -126,21 +148,26 @@ void PoolAny(const Row* begin, const Row* end, int width, bool mean, V* out) {
   }
 }
 
-template <class V>
-inline void Join(const Source& source, const Row* begin, const Row* end, V* out) {
-  if (source.ids.hotness == 1) return source.width == 128 ? Copy<V, 128>(begin, 128, out) : Copy<V, 0>(begin, source.width, out);
+template <class V, bool kWeighted>
+inline void PoolOf(const Source& source, const Row* begin, const Row* end, V* out) {
   switch (source.width) {
     case 128:
-      return Pool<V, 128>(begin, end, source.mean, out);
+      return Pool<V, 128, kWeighted>(begin, end, source.mean, out);
     case 64:
-      return Pool<V, 64>(begin, end, source.mean, out);
+      return Pool<V, 64, kWeighted>(begin, end, source.mean, out);
     case 32:
-      return Pool<V, 32>(begin, end, source.mean, out);
+      return Pool<V, 32, kWeighted>(begin, end, source.mean, out);
     case 16:
-      return Pool<V, 16>(begin, end, source.mean, out);
+      return Pool<V, 16, kWeighted>(begin, end, source.mean, out);
     default:
-      PoolAny(begin, end, source.width, source.mean, out);
+      PoolAny<V, kWeighted>(begin, end, source.width, source.mean, out);
   }
+}
+
+template <class V>
+inline void Join(const Source& source, const Row* begin, const Row* end, V* out) {
+  if (!source.ids.list()) return source.width == 128 ? Copy<V, 128>(begin, 128, out) : Copy<V, 0>(begin, source.width, out);
+  return source.ids.weights ? PoolOf<V, true>(source, begin, end, out) : PoolOf<V, false>(source, begin, end, out);
 }
 
 }  // namespace
@@ -149,7 +176,7 @@ template <class V>
 BadId LookUpRows(const std::vector<Source>& sources, int64_t batch, int64_t length, V* out, const Threads& threads) {
   const int count = static_cast<int>(sources.size());
   int64_t ids_per_sample = 0;
-  for (const Source& source : sources) ids_per_sample += source.ids.hotness;
+  for (const Source& source : sources) ids_per_sample += IdRowsOf(source.ids);
   const int64_t samples_per_task = ids_per_sample <= kFewIds ? kManySamples : kFewSamples;
   const int64_t tasks = (batch + samples_per_task - 1) / samples_per_task;
   std::vector<BadId> bad(tasks);

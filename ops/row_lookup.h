@@ -1,7 +1,8 @@
 // Lookup of the rows of all features of a worker, side by side. One pass replaces a gather for each feature, sums, casts and a concatenation.
 //
 // If a feature has several ids a sample, their rows are summed in float32 from zero, in the order of the ids, and for a mean divided by their number;
-// no id gives zeros. So the result does not depend on the number of threads.
+// no id gives zeros. If the ids have weights, each row is first multiplied by its weight, and a mean is divided by their sum, unless it is 0. Every
+// operation is rounded separately (-ffp-contract=off). So the result does not depend on the number of threads.
 #ifndef DLRM_OPS_ROW_LOOKUP_H_
 #define DLRM_OPS_ROW_LOOKUP_H_
 

@@ -14,30 +14,42 @@ constexpr int kMaxColumns = kRun;  // columns of a task, so that the sum stays i
 constexpr int kPositionsPerTask = 256;
 constexpr int kAhead = 4;  // gradients and rows that are prefetched
 
+// What a sample's gradient is divided by for a mean, then multiplied by.
+struct Factors {
+  float count, weight;
+};
+
 // Scalings of a gradient x before it is added. Division by a power of two equals multiplication by its inverse, bit for bit.
 struct Whole {
   template <class X>
-  X operator()(X x, float, float) const {
+  X operator()(X x, float, Factors) const {
     return x;
   }
 };
 struct Times {
   template <class X>
-  X operator()(X x, float by, float) const {
+  X operator()(X x, float by, Factors) const {
     return x * by;
   }
 };
 struct Over {
   template <class X>
-  X operator()(X x, float by, float) const {
+  X operator()(X x, float by, Factors) const {
     return x / by;
   }
 };
 template <class Scaled>
 struct MeanOf {
   template <class X>
-  X operator()(X x, float by, float count) const {
-    return Scaled()(x, by, count) / count;
+  X operator()(X x, float by, Factors factors) const {
+    return Scaled()(x, by, factors) / factors.count;
+  }
+};
+template <class Scaled>
+struct Weighted {
+  template <class X>
+  X operator()(X x, float by, Factors factors) const {
+    return Scaled()(x, by, factors) * factors.weight;
   }
 };
 
@@ -61,7 +73,10 @@ class Gradients {
 
   int width() const { return width_; }
   const G* values(int position) const { return samples_[sample(position)] + use(position).column + first_column_; }
-  float count(int position) const { return use(position).counts ? use(position).counts[sample(position)] : 1.0f; }
+  Factors factors(int position) const {
+    const Use& of = use(position);
+    return {of.counts ? of.counts[sample(position)] : 1.0f, of.weights ? FloatOf(of.weights[sample(position)]) : 1.0f};
+  }
   void Prefetch(int position, int width) const {
     if (position < last_) PrefetchToRead(values(position), width * static_cast<int>(sizeof(G)));
   }
@@ -92,9 +107,9 @@ void Sum(const Gradients<G>& gradients, int begin, int end, float by, float* sum
     for (int position = begin; position < end; ++position) {
       gradients.Prefetch(position + kAhead, kWidth);
       const G* const values = gradients.values(position);
-      const float count = gradients.count(position);
+      const Factors factors = gradients.factors(position);
       DLRM_UNROLLED
-      for (int i = 0; i < kVectors; ++i) sums[i] += kScaled(LoadWidened(values + i * kLanes), by, count);
+      for (int i = 0; i < kVectors; ++i) sums[i] += kScaled(LoadWidened(values + i * kLanes), by, factors);
     }
     DLRM_UNROLLED
     for (int i = 0; i < kVectors; ++i) Store(sums[i], sum + i * kLanes);
@@ -102,9 +117,9 @@ void Sum(const Gradients<G>& gradients, int begin, int end, float by, float* sum
     for (int i = 0; i < gradients.width(); ++i) sum[i] = 0;
     for (int position = begin; position < end; ++position) {
       gradients.Prefetch(position + kAhead, gradients.width());
-      const float count = gradients.count(position);
+      const Factors factors = gradients.factors(position);
       ForFloats(gradients.values(position), gradients.width(), [=](const auto* values, int64_t first, int64_t n) {
-        for (int64_t i = 0; i < n; ++i) sum[first + i] += kScaled(Widened(values[i]), by, count);
+        for (int64_t i = 0; i < n; ++i) sum[first + i] += kScaled(Widened(values[i]), by, factors);
       });
     }
   }
@@ -127,15 +142,20 @@ SumGradients<G> SumOf(int width) {
   }
 }
 
+// The same for the uses of a shard, which may be means and have weights.
+template <class G, class Scaled>
+SumGradients<G> SumOf(const Shard& shard, int width) {
+  const bool mean = std::any_of(shard.uses.begin(), shard.uses.end(), [](const Use& use) { return use.counts != nullptr; });
+  const bool weighted = std::any_of(shard.uses.begin(), shard.uses.end(), [](const Use& use) { return use.weights != nullptr; });
+  if (weighted) return mean ? SumOf<G, Weighted<MeanOf<Scaled>>>(width) : SumOf<G, Weighted<Scaled>>(width);
+  return mean ? SumOf<G, MeanOf<Scaled>>(width) : SumOf<G, Scaled>(width);
+}
+
 template <class G>
 std::pair<SumGradients<G>, float> SumOf(const Shard& shard, int width, float loss_scale) {
-  const bool mean = std::any_of(shard.uses.begin(), shard.uses.end(), [](const Use& use) { return use.counts != nullptr; });
   int exponent;
-  if (std::frexp(loss_scale, &exponent) != 0.5f || std::abs(exponent) >= 120) {
-    return {mean ? SumOf<G, MeanOf<Over>>(width) : SumOf<G, Over>(width), loss_scale};
-  }
-  if (mean) return {SumOf<G, MeanOf<Times>>(width), 1 / loss_scale};
-  return {loss_scale == 1 ? SumOf<G, Whole>(width) : SumOf<G, Times>(width), 1 / loss_scale};
+  if (std::frexp(loss_scale, &exponent) != 0.5f || std::abs(exponent) >= 120) return {SumOf<G, Over>(shard, width), loss_scale};
+  return {loss_scale == 1 ? SumOf<G, Whole>(shard, width) : SumOf<G, Times>(shard, width), 1 / loss_scale};
 }
 
 // The task's columns of its rows.

@@ -30,55 +30,58 @@ inline const T* At(const void* chunk, int64_t row, int64_t width) {
   return static_cast<const T*>(chunk) + row * width;
 }
 
-// out = or += values
-template <bool kAdd>
-inline void Put(const float* values, int64_t n, float* out) {
-  if constexpr (kAdd) {
-    DLRM_INDEPENDENT
-    for (int64_t i = 0; i < n; ++i) out[i] += values[i];
-  } else {
+// How a row is put to its place: as it is, added, or added after it was multiplied by a weight.
+enum class How { kSet, kAdd, kAddWeighted };
+
+template <How kHow>
+inline void Put(const float* values, float weight, int64_t n, float* out) {
+  if constexpr (kHow == How::kSet) {
     std::memcpy(out, values, n * sizeof(float));
+  } else {
+    DLRM_INDEPENDENT
+    for (int64_t i = 0; i < n; ++i) out[i] += kHow == How::kAddWeighted ? weight * values[i] : values[i];
   }
 }
 
-template <bool kAdd, class T>
-inline void PutWidened(const T* values, int64_t n, float* out) {
+template <How kHow, class T>
+inline void PutWidened(const T* values, float weight, int64_t n, float* out) {
   float floats[kRun];
   for (int64_t first = 0; first < n; first += kRun) {
     const int64_t count = std::min(kRun, n - first);
     WidenRow(values + first, count, floats);
-    Put<kAdd>(floats, count, out + first);
+    Put<kHow>(floats, weight, count, out + first);
   }
 }
 
-template <bool kAdd>
-inline void PutScaled(const uint8_t* values, float scale, float bias, int64_t n, float* out) {
+template <How kHow>
+inline void PutScaled(const uint8_t* values, float scale, float bias, float weight, int64_t n, float* out) {
   DLRM_INDEPENDENT
   for (int64_t i = 0; i < n; ++i) {
     const float value = scale * values[i] + bias;
-    out[i] = kAdd ? out[i] + value : value;
+    out[i] = kHow == How::kSet ? value : out[i] + (kHow == How::kAddWeighted ? weight * value : value);
   }
 }
 
-// Copies a table's row to `out` or, with kAdd, adds it.
-template <bool kAdd>
-void PutRow(const ScorerFeature& table, const std::vector<const void*>& chunks, int32_t id, float* out) {
+// Puts a table's row to `out`.
+template <How kHow>
+void PutRow(const ScorerFeature& table, const std::vector<const void*>& chunks, int32_t id, float weight, float* out) {
   const int64_t across = (table.width + table.chunk_width - 1) / table.chunk_width, chunk = id / table.chunk_rows, row = id % table.chunk_rows;
   for (int64_t i = 0; i < across; ++i) {
     const void* from = chunks[chunk * across + i];
     const int64_t first = i * table.chunk_width, n = std::min(table.chunk_width, table.width - first);
     switch (table.kind) {
       case kFloat32Rows:
-        Put<kAdd>(At<float>(from, row, table.chunk_width), n, out + first);
+        Put<kHow>(At<float>(from, row, table.chunk_width), weight, n, out + first);
         break;
       case kBFloat16Rows:
-        PutWidened<kAdd>(At<BFloat16>(from, row, table.chunk_width), n, out + first);
+        PutWidened<kHow>(At<BFloat16>(from, row, table.chunk_width), weight, n, out + first);
         break;
       case kFloat16Rows:
-        PutWidened<kAdd>(At<Float16>(from, row, table.chunk_width), n, out + first);
+        PutWidened<kHow>(At<Float16>(from, row, table.chunk_width), weight, n, out + first);
         break;
       default:
-        PutScaled<kAdd>(At<uint8_t>(from, row, table.chunk_width), table.scales[2 * int64_t{id}], table.scales[2 * int64_t{id} + 1], n, out + first);
+        PutScaled<kHow>(At<uint8_t>(from, row, table.chunk_width), table.scales[2 * int64_t{id}], table.scales[2 * int64_t{id} + 1], weight, n,
+                        out + first);
     }
   }
 }
@@ -104,22 +107,22 @@ std::vector<PackedLayer> Packed(const ScorerLayer*& next, int32_t count, bool bf
 }
 
 // Puts a sample's vector, its table's row or the sum or mean of several, to `out`.
-template <class Ids>
-void PutPooled(const ScorerFeature& table, const std::vector<const void*>& chunks, const Ids* id, float* out) {
-  if (table.hotness == 1) {
-    PutRow<false>(table, chunks, *id, out);
+void PutPooled(const ScorerFeature& table, const std::vector<const void*>& chunks, const int32_t* id, float* out) {
+  if (!table.list()) {
+    PutRow<How::kSet>(table, chunks, *id, 1, out);
     return;
   }
   std::fill_n(out, table.width, 0.0f);
-  int64_t count = 0;
+  float count = 0;  // of ids, or of their weights
   for (int32_t i = 0; i < table.hotness; ++i) {
     if (i + 2 < table.hotness) PrefetchRow(table, chunks, id[i + 2]);
     if (id[i] < 0) continue;
-    PutRow<true>(table, chunks, id[i], out);
-    ++count;
+    const float weight = table.weighted ? FloatOf(id[table.hotness + i]) : 1;
+    table.weighted ? PutRow<How::kAddWeighted>(table, chunks, id[i], weight, out) : PutRow<How::kAdd>(table, chunks, id[i], weight, out);
+    count += weight;
   }
-  if (table.mean && count > 1) {
-    for (int64_t i = 0; i < table.width; ++i) out[i] /= static_cast<float>(count);
+  if (table.mean && count != 0 && count != 1) {
+    for (int64_t i = 0; i < table.width; ++i) out[i] /= count;
   }
 }
 
@@ -208,7 +211,7 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
       const ScorerFeature& weights = features[shape.features + i];
       linear_features_.push_back({weights, chunks_of(weights), ids_, 0, false});
     }
-    ids_ += table.hotness;
+    ids_ += table.ids();
     lookups += table.hotness * (kLookup + kColumn * table.width + (shape.linear ? kLookup : 0));
     embedded_ += in_bottom ? 0 : table.width;
   }
@@ -241,7 +244,7 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
 int64_t Scorer::BadId(int64_t samples, const int32_t* ids) const {
   for (int64_t sample = 0; sample < samples; ++sample) {
     for (const Feature& feature : features_) {
-      const RangeCheck check(feature.table.rows, feature.table.hotness);
+      const RangeCheck check(feature.table.rows, feature.table.list());
       for (int64_t i = sample * ids_ + feature.first_id; i < sample * ids_ + feature.first_id + feature.table.hotness; ++i) {
         if (check.Fails(ids[i])) return i;
       }

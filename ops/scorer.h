@@ -26,6 +26,10 @@ struct ScorerFeature {
   const float* scales;  // [rows, 2] for int8
   int64_t rows, width, chunk_rows, chunk_width;
   int32_t kind, hotness, mean;  // RowKind; ids a sample; 1 for the mean of their rows, 0 for the sum
+  int32_t weighted;             // 1: the ids of a sample are followed by as many bits of float32 weights, of a weighted sum or mean
+
+  bool list() const { return hotness > 1 || weighted; }
+  int64_t ids() const { return weighted ? 2 * int64_t{hotness} : hotness; }
 };
 
 struct ScorerLayer {
@@ -63,7 +67,7 @@ class Scorer {
   // top MLP, which may have no layers.
   Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers, int threads);
 
-  // numerical [samples, M], ids [samples, K], each feature's ids side by side, -1 in a list for no id -> logits [samples].
+  // numerical [samples, M], ids [samples, K], each feature's ids, and their weights, side by side, -1 in a list for no id -> logits [samples].
   // Returns -1, or the position of an id that is out of range; then the logits are incomplete.
   int64_t Score(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const;
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,31 +20,36 @@ namespace {
 
 using tensorflow::OpInputList;
 
-// A feature's lookup: the index of its table, and its rows of `ids`.
+// A feature's lookup: the index of its table, and its rows of `ids`, which those of the weights follow, if there are any.
 struct Lookup {
   int table, id_row, hotness;
-  bool mean;
+  bool mean, weighted;
 
-  FeatureIds ids(const Tensor& all) const { return {all.flat<int32_t>().data() + id_row * all.dim_size(1), hotness}; }
+  int id_rows() const { return weighted ? 2 * hotness : hotness; }
+  FeatureIds ids(const Tensor& all) const {
+    const int32_t* first = all.flat<int32_t>().data() + id_row * all.dim_size(1);
+    return {first, hotness, weighted ? first + hotness * all.dim_size(1) : nullptr};
+  }
 };
 
 absl::Status GetLookups(OpKernelConstruction* context, int num_tables, std::vector<Lookup>* lookups) {
   std::vector<int> tables, id_rows, hotness;
-  std::vector<bool> means;
+  std::vector<bool> means, weighted;
   TF_RETURN_IF_ERROR(context->GetAttr("lookup_tables", &tables));
   TF_RETURN_IF_ERROR(context->GetAttr("id_rows", &id_rows));
   TF_RETURN_IF_ERROR(context->GetAttr("hotness", &hotness));
   TF_RETURN_IF_ERROR(context->GetAttr("means", &means));
+  TF_RETURN_IF_ERROR(context->GetAttr("weighted", &weighted));
   const size_t count = tables.size();
-  if (id_rows.size() != count || hotness.size() != count || means.size() != count) {
-    return InvalidArgumentError(StrCat("expected an id_row, a hotness and a mean for each of ", count, " lookups"));
+  if (id_rows.size() != count || hotness.size() != count || means.size() != count || weighted.size() != count) {
+    return InvalidArgumentError(StrCat("expected an id_row, a hotness, a mean and a weighted for each of ", count, " lookups"));
   }
   for (size_t i = 0; i < count; ++i) {
     if (tables[i] < 0 || tables[i] >= num_tables || hotness[i] < 1) {
       return InvalidArgumentError(StrCat("lookup ", i, ": expected a table below ", num_tables, " and a hotness of at least 1, received table ",
                                          tables[i], ", hotness ", hotness[i]));
     }
-    lookups->push_back({tables[i], id_rows[i], hotness[i], means[i]});
+    lookups->push_back({tables[i], id_rows[i], hotness[i], means[i], weighted[i]});
   }
   return absl::OkStatus();
 }
@@ -51,7 +57,7 @@ absl::Status GetLookups(OpKernelConstruction* context, int num_tables, std::vect
 absl::Status CheckIds(const Tensor& ids, const std::vector<Lookup>& lookups) {
   if (ids.dims() != 2) return InvalidArgumentError(StrCat("ids: expected [K, B], received ", ids.shape().DebugString()));
   for (size_t i = 0; i < lookups.size(); ++i) {
-    const int64_t first = lookups[i].id_row, end = first + lookups[i].hotness;
+    const int64_t first = lookups[i].id_row, end = first + lookups[i].id_rows();
     if (first < 0 || end > ids.dim_size(0)) {
       return InvalidArgumentError(StrCat("lookup ", i, ": rows [", first, ", ", end, ") are not within the ", ids.dim_size(0), " rows of ids"));
     }
@@ -82,6 +88,7 @@ REGISTER_OP("DlrmUpdateRows")
     .Attr("id_rows: list(int)")
     .Attr("hotness: list(int)")
     .Attr("means: list(bool)")
+    .Attr("weighted: list(bool)")
     .Attr("columns: list(int)")
     .Attr("rule: string")
     .Attr("constants: list(float)")
@@ -92,13 +99,14 @@ Updates rows of tables in place; no row changes if any id is out of range.
 
 tables: [V, width] float32 each, any widths.
 slots: the optimizer's slots, of their tables' shapes or [V, 1] for one number a row: all slots of the first table, then all of the second, ...
-ids: [K, B]; -1 is no id where a lookup's hotness is above 1.
+ids: [K, B]; -1 is no id where a lookup's hotness is above 1 or its ids have weights.
 gradients: the gradients of B samples in equal parts along the first dimension; the other dimensions are flattened.
 scalars: of this step: the learning rate (for Adam, after the bias correction), then other numbers that the rule needs.
 lookup_tables: the table of each lookup. The gradients of all lookups in a table are summed before its rows are updated.
 id_rows: the first row of `ids` of each lookup.
-hotness: the number of rows of `ids` of each lookup.
+hotness: the number of rows of `ids` of each lookup, without weights.
 means: for each lookup, true if its vector is the mean of rows, false for the sum.
+weighted: for each lookup, true if its ids have weights: as many further rows of `ids`, which hold the bits of float32 numbers.
 columns: the first column of each lookup in a sample's gradient.
 rule: a name in row_rules.h.
 constants: the rule's constants.
@@ -145,7 +153,7 @@ class UpdateRowsOp : public OpKernel {
     std::vector<Shard> shards(num_tables_);
     for (int i = 0; i < num_tables_; ++i) OP_REQUIRES_OK(context, MakeShard(tables, i, &shards[i]));
     std::vector<TableIds> to_group;
-    OP_REQUIRES_OK(context, AddUses(length, &shards));
+    OP_REQUIRES_OK(context, AddUses(*ids, length, &shards));
     OP_REQUIRES_OK(context, AddIds(*ids, &shards, &to_group));
     if (ids->dim_size(1) == 0) return;
 
@@ -165,7 +173,7 @@ class UpdateRowsOp : public OpKernel {
 
  private:
   using Element = typename ElementOf<T>::type;
-  using IdRows = std::pair<int, int>;  // first row, and number of rows
+  using IdRows = std::tuple<int, int, bool>;  // first row, number of rows, and whether weights follow
   using Counts = std::map<IdRows, std::vector<float>>;
 
   // Finds the length of a sample's gradient, in elements.
@@ -206,14 +214,23 @@ class UpdateRowsOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  absl::Status AddUses(int64_t length, std::vector<Shard>* shards) const {
+  // The lists of a weighted lookup count place by place, so that a position in the groups tells the place, and with it the weight.
+  static std::vector<FeatureIds> Places(const Lookup& lookup, const Tensor& ids) {
+    const FeatureIds all = lookup.ids(ids);
+    if (!all.weights) return {all};
+    std::vector<FeatureIds> places;
+    for (int64_t j = 0; j < all.hotness; ++j) places.push_back({all.ids + j * ids.dim_size(1), 1, all.weights + j * ids.dim_size(1)});
+    return places;
+  }
+
+  absl::Status AddUses(const Tensor& ids, int64_t length, std::vector<Shard>* shards) const {
     for (size_t i = 0; i < lookups_.size(); ++i) {
       Shard& shard = (*shards)[lookups_[i].table];
       if (length > 0 && (columns_[i] < 0 || columns_[i] > length - shard.width)) {
         return InvalidArgumentError(StrCat("lookup ", i, " in table ", lookups_[i].table, ": expected ", shard.width, " columns within the ", length,
                                            " of gradients, received first column ", columns_[i]));
       }
-      shard.uses.push_back({columns_[i], nullptr});
+      for (const FeatureIds& place : Places(lookups_[i], ids)) shard.uses.push_back({columns_[i], nullptr, place.weights});
     }
     return absl::OkStatus();
   }
@@ -221,7 +238,7 @@ class UpdateRowsOp : public OpKernel {
   // Collects the ids of the tables. Tables with the same ids, such as columns of one table, share them.
   absl::Status AddIds(const Tensor& ids, std::vector<Shard>* shards, std::vector<TableIds>* to_group) const {
     std::vector<std::vector<IdRows>> rows(shards->size());
-    for (const Lookup& lookup : lookups_) rows[lookup.table].emplace_back(lookup.id_row, lookup.hotness);
+    for (const Lookup& lookup : lookups_) rows[lookup.table].emplace_back(lookup.id_row, lookup.hotness, lookup.weighted);
     std::map<std::vector<IdRows>, int> seen;
     for (size_t i = 0; i < shards->size(); ++i) {
       Shard& shard = (*shards)[i];
@@ -232,7 +249,8 @@ class UpdateRowsOp : public OpKernel {
       table.rows = std::min(table.rows, shard.rows);
       if (!is_new) continue;
       for (const Lookup& lookup : lookups_) {
-        if (lookup.table == static_cast<int>(i)) table.features.push_back(lookup.ids(ids));
+        if (lookup.table != static_cast<int>(i)) continue;
+        for (const FeatureIds& place : Places(lookup, ids)) table.features.push_back(place);
       }
       if (!Countable(table.features, ids.dim_size(1))) {
         return InvalidArgumentError(StrCat("table ", i, ": its ", rows[i].size(), " lookups have ids of ", ids.dim_size(1),
@@ -247,11 +265,13 @@ class UpdateRowsOp : public OpKernel {
     Counts counts;
     std::vector<size_t> next(shards->size());  // next use of each shard
     for (const Lookup& lookup : lookups_) {
-      Use& use = (*shards)[lookup.table].uses[next[lookup.table]++];
-      if (!lookup.mean || lookup.hotness == 1) continue;
-      std::vector<float>& of = counts[{lookup.id_row, lookup.hotness}];
+      Use* use = (*shards)[lookup.table].uses.data() + next[lookup.table];
+      const int uses = lookup.weighted ? lookup.hotness : 1;
+      next[lookup.table] += uses;
+      if (!lookup.mean || (lookup.hotness == 1 && !lookup.weighted)) continue;
+      std::vector<float>& of = counts[{lookup.id_row, lookup.hotness, lookup.weighted}];
       if (of.empty()) of = CountIds(lookup.ids(ids), ids.dim_size(1), threads);
-      use.counts = of.data();
+      for (int j = 0; j < uses; ++j) use[j].counts = of.data();
     }
     return counts;
   }
@@ -277,6 +297,7 @@ REGISTER_OP("DlrmLookUpRows")
     .Attr("id_rows: list(int)")
     .Attr("hotness: list(int)")
     .Attr("means: list(bool)")
+    .Attr("weighted: list(bool)")
     .Attr("widths: list(int)")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) -> absl::Status {
@@ -293,12 +314,13 @@ REGISTER_OP("DlrmLookUpRows")
 Rows of tables, or sums or means of several, side by side in the order of the lookups.
 
 tables: [V, width] float32 each.
-ids: [K, B]; -1 is no id where a lookup's hotness is above 1.
+ids: [K, B]; -1 is no id where a lookup's hotness is above 1 or its ids have weights.
 vectors: [B, sum of the widths].
 lookup_tables: the table of each lookup.
 id_rows: the first row of `ids` of each lookup.
-hotness: the number of rows of `ids` of each lookup.
+hotness: the number of rows of `ids` of each lookup, without weights.
 means: for each lookup, true for the mean of rows, false for the sum.
+weighted: for each lookup, true if its ids have weights: as many further rows of `ids`, which hold the bits of float32 numbers.
 widths: the width of each lookup's table.
 )doc");
 

@@ -34,7 +34,7 @@ def stored_scorer(
     precision = native_precision(config)
     if precision is None:
         return None
-    stored = [StoredFeature(one.name, table, one.hotness, one.pooling) for one, table in zip(features, tables, strict=True)]
+    stored = [StoredFeature(one.name, table, one.hotness, one.pooling, one.weights) for one, table in zip(features, tables, strict=True)]
     architecture = architecture_of(config.model)
     names = [name.removeprefix(_DENSE) for name in checkpoint.names(_DENSE)]
     readers = folded(lambda name: checkpoint.read(f"{_DENSE}{name}"), names, config.model)

@@ -64,7 +64,11 @@ def of_placement(config: Config, placement: Placement, dtype: str, num_numerical
             {"name": table.name, "rows": table.rows, "dim": table.dim, "bytes": storage.bytes(table.rows, table.dim)} for table in placement.tables
         ],
         "features": [
-            {"name": one.name, "table": one.table, "source": one.source, "hotness": one.hotness, "pooling": one.pooling} for one in placement.features
+            {
+                **{"name": one.name, "table": one.table, "source": one.source, "hotness": one.hotness, "pooling": one.pooling},
+                **({"weights": True} if one.weights else {}),
+            }
+            for one in placement.features
         ],
         "placement": [on(worker) for worker in range(workers)],
         "replicated": [names[table] for table in placement.replicated],

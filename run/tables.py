@@ -101,7 +101,7 @@ def tables_and_features(
             raise UserError(
                 f"feature {feature.name}: --embedding_dim gives it {width} columns, but its table {table.name} has {tables[table.name].dim}"
             )
-    features = tuple(Feature(one.name, one.name, one.table_name, one.hotness, one.pooling) for one in categorical)
+    features = tuple(Feature(one.name, one.name, one.table_name, one.hotness, one.pooling, one.weights) for one in categorical)
     looked_up, of_ids = architecture.looked_up(config.model, tuple(tables.values()), features)
     return tuple(replace(one, optimizer=config.optimizer.linear_optimizer) if one.group == WIDE else one for one in looked_up), of_ids
 

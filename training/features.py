@@ -10,7 +10,7 @@ from utils.checkpoint.reading import Checkpoint
 
 FLOAT16 = "float16"
 _GROWS = "; --allow_growth continues training from its weights"
-_PARTICULARS = {"table": str, "hotness": int, "pooling": str}
+_PARTICULARS = {"table": str, "hotness": int, "pooling": str, "weights": bool}
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class ModelFeatures:
         categorical: V of each categorical feature's table, by the feature's name.
         numerical: names of the numerical features.
         numerical_dtype: the dtype of the numerical features in the dataset.
-        particulars: non-default properties by feature: `table` if its name differs from the feature's, `hotness` above 1, `pooling` other than sum.
+        particulars: non-default properties by feature: `table` if its name differs from the feature's, `hotness` above 1, `pooling` other than sum,
+            `weights` if its ids have weights.
     """
 
     categorical: Mapping[str, int]
@@ -36,7 +37,7 @@ class ModelFeatures:
         rows = {table.name: table.rows for table in tables}
         particulars = {}
         for one in features:
-            facts = {"table": (one.table, one.name), "hotness": (one.hotness, 1), "pooling": (one.pooling, SUM)}
+            facts = {"table": (one.table, one.name), "hotness": (one.hotness, 1), "pooling": (one.pooling, SUM), "weights": (one.weights, False)}
             if found := {name: value for name, (value, usual) in facts.items() if value != usual}:
                 particulars[one.name] = found
         return cls({feature.name: rows[feature.table] for feature in features}, tuple(numerical), particulars, dtype)
@@ -59,6 +60,10 @@ class ModelFeatures:
     def hotness(self, feature: str) -> int:
         """Return the number of ids a sample of a categorical feature."""
         return self.particulars.get(feature, {}).get("hotness", 1)
+
+    def weights(self, feature: str) -> bool:
+        """Return whether the ids of a categorical feature have weights."""
+        return self.particulars.get(feature, {}).get("weights", False)
 
     @property
     def tables(self) -> dict[str, int]:
@@ -113,7 +118,7 @@ def check_features(checkpoint: Checkpoint, now: ModelFeatures) -> None:
     """Compare the checkpoint's features with the dataset's, before anything is allocated. The hotness of a feature may differ.
 
     Raises:
-        CheckpointError: a feature is missing or new, a table has another number of rows, or a feature has another table or pooling.
+        CheckpointError: a feature is missing or new, a table has another number of rows, or a feature has another table or pooling, or other ids.
     """
     before = saved_features(checkpoint)
     check_names(checkpoint, list(now.categorical))
@@ -141,6 +146,9 @@ def check_lookups(checkpoint: Checkpoint, before: ModelFeatures, now: ModelFeatu
             raise CheckpointError(
                 f"{checkpoint.folder}: the vectors of feature {name} were pooled by {before.pooling(name)}, the dataset says {now.pooling(name)}"
             )
+        if before.weights(name) != now.weights(name):
+            had, has = ("weights", "none") if before.weights(name) else ("no weights", "weights")
+            raise CheckpointError(f"{checkpoint.folder}: the ids of feature {name} had {had} in training, those of the dataset have {has}")
 
 
 def _listed(names: Iterable[str]) -> str:

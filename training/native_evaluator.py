@@ -37,7 +37,7 @@ class NativeEvaluator(Evaluator):
         architecture, names = architecture_of(config), model.embedding.names
         layers = architecture.native_layers(config, lambda name: readers[name](), names, num_numerical)
         kinds = zip(placement.features, placement.table_of, strict=True)
-        features = [StoredFeature(one.name, tables[table], one.hotness, one.pooling) for one, table in kinds]
+        features = [StoredFeature(one.name, tables[table], one.hotness, one.pooling, one.weights) for one, table in kinds]
         self._scorer = NativeScorer(library, num_numerical, features, layers, architecture.native_shape(config), precision)
 
     def logits(self, batch: TensorBatch) -> np.ndarray:

@@ -4,19 +4,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow as tf
 
-from model.embedding.shard import LocalLookup, shifted
+from model.embedding.shard import LocalLookup, not_zero, shifted
 
 
 class Pack:
     """Lookups whose vectors lie side by side, `[B, n·width]`.
 
     Args:
-        lookups: n lookups of the same width, hotness and pooling.
+        lookups: n lookups of the same width, hotness and pooling, all with weights or all without.
     """
 
     def __init__(self, lookups: Sequence[LocalLookup]):
         self.lookups, self.width = tuple(lookups), lookups[0].local.shard.width
-        self.hotness, self._mean = lookups[0].ids.hotness, lookups[0].ids.mean
+        self.hotness, self._mean, self.weighted = lookups[0].ids.hotness, lookups[0].ids.mean, lookups[0].ids.weighted
+        self.is_list = lookups[0].ids.is_list
 
     def __len__(self) -> int:
         return len(self.lookups)
@@ -28,37 +29,50 @@ class Pack:
         places = [lookup.ids.first + number for lookup in self.lookups]
         chosen = ids if places == list(range(ids.shape[0])) else tf.gather(ids, places)
         first = tf.constant([[lookup.local.first] for lookup in self.lookups], ids.dtype)
-        return tf.reshape(tf.transpose(shifted(chosen, first, self.hotness > 1)), [-1])
+        return tf.reshape(tf.transpose(shifted(chosen, first, self.is_list)), [-1])
+
+    def weights(self, ids: tf.Tensor, number: int) -> tf.Tensor:
+        """Return the weights of the samples' number-th ids, sample by sample: `[B·n, 1]` float32."""
+        each = [lookup.ids.weights(ids, number) for lookup in self.lookups]
+        return tf.reshape(each[0] if len(self) == 1 else tf.stack(each, axis=1), [-1, 1])
 
     def pooled(self, ids: tf.Tensor, gather: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-        """Return the pooled vectors, `[K, B] -> [B, n·width]` float32: sums in the order of the lists, or means.
+        """Return the pooled vectors, `[K, B] -> [B, n·width]` float32: sums in the order of the lists, or means, weighted where the ids have weights.
 
         `gather` returns rows of the variables, `[m] -> [m, width]`. It gathers only one id a sample and lookup at a time.
         """
-        if self.hotness == 1:
+        if not self.is_list:
             total = gather(self.rows(ids))
         else:
             total, counts = None, 0.0
             for number in range(self.hotness):
                 rows = self.rows(ids, number)
                 there = (rows >= 0)[:, tf.newaxis]
-                found = tf.where(there, gather(tf.maximum(rows, 0)), 0.0)
-                total, counts = found if total is None else total + found, counts + tf.cast(there, tf.float32)
-            total = total / tf.maximum(counts, 1.0) if self._mean else total
+                found, count = gather(tf.maximum(rows, 0)), tf.cast(there, tf.float32)
+                if self.weighted:
+                    count = self.weights(ids, number)
+                    found *= count
+                found = tf.where(there, found, 0.0)
+                total, counts = found if total is None else total + found, counts + count
+            total = total / not_zero(counts) if self._mean else total
         return total if len(self) == 1 else tf.reshape(total, [ids.shape[1], len(self) * self.width])
 
-    def divided(self, gradients: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Return the gradients of the rows, `[B·n, width]`, given those of the vectors: a mean's gradients are divided by the number of ids."""
-        if not self._mean:
-            return gradients
-        return gradients / tf.reshape(tf.concat([lookup.ids.count(ids) for lookup in self.lookups], axis=1), [-1, 1])
+    def of_rows(self, gradients: tf.Tensor, ids: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Return for each position in the lists the rows, `[B·n]`, and their gradients, `[B·n, width]`, given those of the vectors, `[B·n, width]`.
+
+        A mean's gradients are divided by what the mean divides by; gradients of rows with weights are multiplied by them.
+        """
+        if self._mean:
+            gradients /= tf.reshape(tf.concat([lookup.ids.count(ids) for lookup in self.lookups], axis=1), [-1, 1])
+        numbers = range(self.hotness)
+        return [(self.rows(ids, number), gradients * self.weights(ids, number) if self.weighted else gradients) for number in numbers]
 
 
 def packs_of(lookups: Iterable[LocalLookup]) -> list[Pack]:
     """Group lookups in shards that share variables by hotness and pooling."""
-    alike: dict[tuple[int, bool], list[LocalLookup]] = {}
+    alike: dict[tuple[int, bool, bool], list[LocalLookup]] = {}
     for lookup in lookups:
-        alike.setdefault((lookup.ids.hotness, lookup.ids.mean), []).append(lookup)
+        alike.setdefault((lookup.ids.hotness, lookup.ids.mean, lookup.ids.weighted), []).append(lookup)
     return [Pack(some) for some in alike.values()]
 
 

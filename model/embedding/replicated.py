@@ -53,10 +53,9 @@ def _simple_sums(group: ShardGroup, ids: tf.Tensor, gradients: tf.Tensor, column
 
 def _list_sums(group: ShardGroup, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> tf.Tensor:
     total = tf.zeros([group.num_rows, group.width + 1])
-    for mine, numbers in group.lists(ids, gradients, columns):
-        for rows in numbers:
-            there = (rows >= 0)[:, tf.newaxis]  # where there is no id, row 0 gets a gradient and a count of 0, which change nothing
-            total = tf.tensor_scatter_nd_add(total, tf.maximum(rows, 0)[:, tf.newaxis], tf.where(there, _with_count(mine), 0.0))
+    for rows, mine in group.lists(ids, gradients, columns):
+        there = (rows >= 0)[:, tf.newaxis]  # where there is no id, row 0 gets a gradient and a count of 0, which change nothing
+        total = tf.tensor_scatter_nd_add(total, tf.maximum(rows, 0)[:, tf.newaxis], tf.where(there, _with_count(mine), 0.0))
     return total
 
 

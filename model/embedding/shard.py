@@ -35,20 +35,43 @@ class LocalShard:
 
 
 class IdRows(NamedTuple):
-    """The rows of a batch's ids that belong to a feature, `[h, B]` of `[K, B]`: row j holds every sample's j-th id, or −1 for no id."""
+    """The rows of a batch's ids that belong to a feature, `[h, B]` of `[K, B]`: row j holds every sample's j-th id, or −1 for no id.
+
+    If the ids have weights, the next h rows hold these: the bits of float32 numbers, 0 where there is no id.
+    """
 
     feature: int  # index in the model's order
     first: int  # first row of the batch's ids
     hotness: int = 1  # h
     mean: bool = False  # True: the vectors are averaged; False: summed
+    weighted: bool = False  # whether the ids have weights
 
     @property
     def rows(self) -> range:
         """The rows of the batch's ids, as a range."""
         return range(self.first, self.first + self.hotness)
 
+    @property
+    def end(self) -> int:
+        """The row after the feature's last one, weights included."""
+        return self.first + self.hotness * (2 if self.weighted else 1)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether −1 means no id; else every sample has exactly one."""
+        return self.hotness > 1 or self.weighted
+
+    def weights(self, ids: tf.Tensor, number: int) -> tf.Tensor:
+        """Return the weights of the samples' number-th ids, `[K, B] -> [B]` float32."""
+        return floats(ids[self.first + self.hotness + number])
+
     def count(self, ids: tf.Tensor) -> tf.Tensor:
-        """Return the number of ids of each sample, at least 1, which a mean divides by: `[K, B] -> [B, 1]` float32."""
+        """Return what a mean divides by, `[K, B] -> [B, 1]` float32: the number of ids of each sample, or the sum of their weights; 1 if it is 0."""
+        if self.weighted:
+            total = self.weights(ids, 0)
+            for number in range(1, self.hotness):  # in this order, as the C++ operations add them
+                total += self.weights(ids, number)
+            return not_zero(total)[:, tf.newaxis]
         there = tf.cast(ids[self.first : self.first + self.hotness] >= 0, tf.float32)
         return tf.maximum(tf.reduce_sum(there, axis=0), 1.0)[:, tf.newaxis]
 
@@ -67,7 +90,17 @@ class LocalLookup:
 
     def rows(self, ids: tf.Tensor, number: int) -> tf.Tensor:
         """Return the number-th ids of the samples as rows of the shard's variables, `[K, B] -> [B]`; −1 stays −1."""
-        return shifted(ids[self.ids.first + number], self.local.first, self.ids.hotness > 1)
+        return shifted(ids[self.ids.first + number], self.local.first, self.ids.is_list)
+
+
+def floats(bits: tf.Tensor) -> tf.Tensor:
+    """Return the float32 numbers whose bits the integers are."""
+    return tf.bitcast(tf.cast(bits, tf.int32), tf.float32)
+
+
+def not_zero(totals: tf.Tensor) -> tf.Tensor:
+    """Return the numbers, 1 in place of 0."""
+    return tf.where(tf.equal(totals, 0.0), 1.0, totals)
 
 
 def shifted(ids: tf.Tensor, first: tf.Tensor | int, padded: bool) -> tf.Tensor:

@@ -38,7 +38,7 @@ class ShardGroup:
     def simple(self) -> bool:
         """True if each sample has one id, and each shard one feature, so rows and gradients are one to one. On a GPU features may share a shard."""
         one_each = on_gpu() or len(self.lookups) == len(self.shards)
-        return len(self.packs) == 1 and self.packs[0].hotness == 1 and one_each
+        return len(self.packs) == 1 and not self.packs[0].is_list and one_each
 
     @property
     def num_rows(self) -> int:
@@ -76,8 +76,8 @@ class ShardGroup:
         """Return the looked-up rows of a `simple` group, `[m]`, and their gradients, `[m, width]` float32; arguments as in `distinct`."""
         return self.packs[0].rows(ids), tf.reshape(columns_of(gradients, columns, self.width), [-1, self.width])
 
-    def lists(self, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> list[tuple[tf.Tensor, list[tf.Tensor]]]:
-        """Return for each lookup the gradients of the samples' rows, `[n, width]` float32, and these rows, h times `[n]`; −1 for no row.
+    def lists(self, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Return for each lookup and each position in its lists the samples' rows, `[n]`, −1 for no row, and their gradients, `[n, width]` float32.
 
         Arguments as in `distinct`, for n samples. On a GPU, where few operations are faster, the lookups of a pack are taken together.
         """
@@ -85,8 +85,7 @@ class ShardGroup:
         found = []
         for pack in self.packs if on_gpu() else [Pack([lookup]) for lookup in self.lookups]:
             mine = columns_of(gradients, [begins[id(lookup)] for lookup in pack.lookups], self.width)
-            mine = pack.divided(tf.reshape(mine, [-1, self.width]), ids)
-            found.append((mine, [pack.rows(ids, number) for number in range(pack.hotness)]))
+            found += pack.of_rows(tf.reshape(mine, [-1, self.width]), ids)
         return found
 
     def distinct(self, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
@@ -129,9 +128,8 @@ class ShardGroup:
         if self.simple:
             self.apply(rule, *self.row_gradients(ids, gradients, columns), scalars)
             return
-        for mine, numbers in self.lists(ids, gradients, columns):
-            for rows in numbers:
-                self.apply(rule, tf.maximum(rows, 0), tf.where((rows >= 0)[:, tf.newaxis], mine, 0.0), scalars)
+        for rows, mine in self.lists(ids, gradients, columns):
+            self.apply(rule, tf.maximum(rows, 0), tf.where((rows >= 0)[:, tf.newaxis], mine, 0.0), scalars)
 
 
 class ShardSpec(NamedTuple):

@@ -14,9 +14,9 @@ def ids_of(placement: Placement, sources: Sequence[int] | None = None) -> list[I
     first, begins = 0, {}
     for source in range(placement.num_sources) if sources is None else sources:
         begins[source] = first
-        first += placement.features[placement.source_of.index(source)].hotness
+        first += placement.features[placement.source_of.index(source)].columns
     return [
-        IdRows(place, begins[source], feature.hotness, feature.pooling == MEAN)
+        IdRows(place, begins[source], feature.hotness, feature.pooling == MEAN, feature.weights)
         for place, (feature, source) in enumerate(zip(placement.features, placement.source_of, strict=True))
         if source in begins
     ]

@@ -51,7 +51,7 @@ class Placement:
     model's order; by default there is one for each table.
 
     Raises:
-        ValueError: a feature's table does not exist, two tables have the same name, or features of one source differ in their hotness.
+        ValueError: a feature's table does not exist, two tables have the same name, or features of one source differ in their ids.
     """
 
     tables: tuple[Table, ...]
@@ -70,8 +70,8 @@ class Placement:
         for feature in self.features:
             if feature.table not in names:
                 raise ValueError(f"feature {feature.name}: no table is named {feature.table}")
-        if len({(feature.source, feature.hotness) for feature in self.features}) > self.num_sources:
-            raise ValueError("features: two features of the same source differ in hotness")
+        if len({(feature.source, feature.hotness, feature.weights) for feature in self.features}) > self.num_sources:
+            raise ValueError("features: two features of the same source differ in hotness or weights")
 
     @property
     def rows(self) -> tuple[int, ...]:

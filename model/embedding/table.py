@@ -45,7 +45,7 @@ class Feature:
     """A categorical feature: `source` is the dataset's column, `table` the name of the table that it is looked up in.
 
     Several features may share a source, whose ids are read once; one of them has the source's name.
-    `pooling` of a sample's h vectors is "sum" or "mean".
+    `pooling` of a sample's h vectors is "sum" or "mean"; with `weights`, which the ids bring along (`shard.IdRows`), the weighted sum or mean.
     """
 
     name: str
@@ -53,12 +53,18 @@ class Feature:
     table: str
     hotness: int = 1  # h, ids a sample
     pooling: str = SUM
+    weights: bool = False
 
     def __post_init__(self):
         if self.hotness < 1 or self.pooling not in (SUM, MEAN):
             raise ValueError(
                 f"feature {self.name}: expected a hotness of at least 1 and pooling {SUM} or {MEAN}, received {self.hotness}, {self.pooling!r}"
             )
+
+    @property
+    def columns(self) -> int:
+        """The numbers of a sample in the ids: h, and as many again for weights."""
+        return 2 * self.hotness if self.weights else self.hotness
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,19 @@ def sum_repeated(ids: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Te
     return distinct, tf.math.unsorted_segment_sum(gradients, place, tf.shape(distinct)[0])
 
 
-def sum_repeated_lists(lists: Sequence[tuple[tf.Tensor, Sequence[tf.Tensor]]]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the same as `sum_repeated` for samples with several ids: each id of a feature has the gradient of the sample.
+def sum_repeated_lists(lists: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the same as `sum_repeated` for samples with several ids.
 
     Args:
-        lists: for each feature the samples' gradients `[B, columns]`, and the ids of each position in the list, h times `[B]`; −1 for no id.
+        lists: for each feature and each position in its lists the samples' ids `[B]`, −1 for no id, and their gradients `[B, columns]`.
     """
-    every = tf.concat([ids for _, numbers in lists for ids in numbers], axis=0)
+    every = tf.concat([ids for ids, _ in lists], axis=0)
     distinct, place = tf.unique(every, out_idx=every.dtype)  # int64 on a GPU, because TensorFlow keeps int32 in host memory
-    width = lists[0][0].shape[1]
+    width = lists[0][1].shape[1]
     sums, start = tf.zeros(tf.stack([tf.shape(distinct)[0], width])), 0
-    for gradients, numbers in lists:
-        for ids in numbers:  # one position at a time: all at once would take h times the memory of the gradients
-            sums = tf.tensor_scatter_nd_add(sums, place[start : start + ids.shape[0], tf.newaxis], gradients)
-            start += ids.shape[0]
+    for ids, gradients in lists:  # one position at a time: all at once would take h times the memory of the gradients
+        sums = tf.tensor_scatter_nd_add(sums, place[start : start + ids.shape[0], tf.newaxis], gradients)
+        start += ids.shape[0]
     there = tf.where(distinct >= 0)[:, 0]
     return tf.gather(distinct, there), tf.gather(sums, there)
 

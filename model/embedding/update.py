@@ -65,7 +65,7 @@ def targets_of(
 def native_lookups(lookups: Sequence[LocalLookup], shards: Sequence[LocalShard]) -> list[Lookup]:
     """Convert lookups for the C++ operations, which number the tables by their order in `shards`."""
     number = {id(local): place for place, local in enumerate(shards)}
-    return [Lookup(number[id(one.local)], one.ids.first, one.ids.hotness, one.ids.mean) for one in lookups]
+    return [Lookup(number[id(one.local)], one.ids.first, one.ids.hotness, one.ids.mean, one.ids.weighted) for one in lookups]
 
 
 def gradients_of_rows(targets: Sequence[Target], received: Received) -> list[tf.Tensor]:

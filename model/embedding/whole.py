@@ -20,7 +20,7 @@ def whole_vectors(shards: Sequence[LocalShard], table_of: Sequence[int], feature
     Raises:
         ValueError: the number of ids a sample is not K.
     """
-    expected = max(feature.rows.stop for feature in features)
+    expected = max(feature.end for feature in features)
     if ids.shape[-1] != expected:
         raise ValueError(f"ids: expected [B, {expected}], received {list(ids.shape)}")
     by_table: dict[int, list[LocalShard]] = {}
@@ -34,11 +34,12 @@ def _pooled(local: LocalShard, feature: IdRows, ids: tf.Tensor, dtype: tf.DType)
     """Return the pooled vectors of a feature, `[B, width]`, for ids `[K, B]`."""
     found = []
     with tf.device(local.device or None):
-        for row in feature.rows:
-            ids_there = shifted(ids[row], local.first, feature.hotness > 1)
-            if feature.hotness == 1:
+        for number, row in enumerate(feature.rows):
+            ids_there = shifted(ids[row], local.first, feature.is_list)
+            if not feature.is_list:
                 return tf.cast(tf.gather(local.weights, ids_there), dtype)
             vectors = tf.gather(local.weights, tf.maximum(ids_there, 0))
+            vectors = vectors * feature.weights(ids, number)[:, tf.newaxis] if feature.weighted else vectors
             found.append(tf.where((ids_there >= 0)[:, tf.newaxis], vectors, 0.0))
         total = tf.add_n(found)
         return tf.cast(total / feature.count(ids) if feature.mean else total, dtype)

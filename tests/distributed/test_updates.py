@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from updates import CASES, FLAGS, RATES, ROWS, STEPS, batch, dense_gradient, start
+from updates import CASES, FLAGS, RATES, ROWS, STEPS, batch, dense_gradient, lists_of, start
 
 from tests.training.optimizers.definitions import Definition
 
@@ -30,11 +30,9 @@ def defined(key, rule):
             for feature, columns in case.columns().items():
                 if case.features[feature][0] != name:
                     continue
-                for sample, some in enumerate(ids[feature].T):
-                    some = some[some >= 0]
-                    count = len(some) if case.features[feature][2] == "mean" else 1
+                for sample, (some, factors) in enumerate(lists_of(case, feature, ids[feature])):
                     rows.append(some)
-                    by_row += [gradients[np.newaxis, sample, columns].astype(np.float64) / max(count, 1)] * len(some)
+                    by_row += [gradients[np.newaxis, sample, columns].astype(np.float64) * factor for factor in factors]
             table.step(np.concatenate(rows), np.concatenate(by_row), RATES[step])
     return {name: table.weights for name, table in tables.items()}
 
@@ -43,10 +41,9 @@ def pooled(key, tables):
     """Return the vectors of the first step's samples, `[B, C]` in float64, looked up in tables by name."""
     case, ids = CASES[key], batch(CASES[key], 0)[0]
     found = []
-    for name, (table, _, pooling) in case.features.items():
-        lists = [tables[table][some[some >= 0]].astype(np.float64).sum(axis=0) for some in ids[name].T]
-        counts = [max((some >= 0).sum(), 1) if pooling == "mean" else 1 for some in ids[name].T]
-        found.append(np.stack(lists) / np.array(counts)[:, np.newaxis])
+    for name, (table, *_) in case.features.items():
+        lists = [(tables[table][some].astype(np.float64) * factors[:, np.newaxis]).sum(axis=0) for some, factors in lists_of(case, name, ids[name])]
+        found.append(np.stack(lists))
     return np.concatenate(found, axis=1)
 
 

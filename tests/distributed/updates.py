@@ -9,10 +9,10 @@ STEPS, BATCH, DIM, ROWS = 3, 16, 12, (40, 7, 64, 5)
 
 @dataclass(frozen=True)
 class Case:
-    """Tables (rows, columns) by name, features (table, ids per sample, pooling) by name, and the operations of the updates by placement."""
+    """Tables (rows, columns) by name, features (table, ids per sample, pooling, with weights or not) by name, and the operations by placement."""
 
     tables: dict[str, tuple[int, int]]
-    features: dict[str, tuple[str, int, str]]
+    features: dict[str, tuple]
     operations: dict[str, tuple[str, ...]]
 
     def kinds(self, where: str, workers: int) -> tuple[str, ...]:
@@ -25,7 +25,7 @@ class Case:
     def columns(self) -> dict[str, slice]:
         """Return each feature's columns in a sample's concatenated vectors."""
         found, first = {}, 0
-        for name, (table, _, _) in self.features.items():
+        for name, (table, *_) in self.features.items():
             found[name] = slice(first, first + self.tables[table][1])
             first = found[name].stop
         return found
@@ -55,6 +55,11 @@ CASES = {
         {f"cat_{i}": (f"cat_{i}", 1, "sum") for i in range(len(ROWS))},
         {"whole": BOTH, "sliced": BOTH, "replicated": ("TensorFlow",), "mixed": ("C++",)},
     ),
+    "weights of ids": Case(
+        {"a": (40, DIM), "b": (30, 8), "c": (7, 5)},
+        {"a1": ("a", 3, "sum", True), "b1": ("b", 4, "mean", True), "a2": ("a", 1, "sum"), "b2": ("b", 2, "mean"), "c": ("c", 1, "sum", True)},
+        {"whole": BOTH, "sliced": BOTH, "replicated": ("TensorFlow",), "mixed": ("C++",)},
+    ),
     "lists": Case(  # lists of ids, a table that two features share, other widths
         {"a": (40, DIM), "b": (30, DIM), "c": (7, 5), "d": (24, 8)},
         {"a": ("a", 3, "sum"), "b1": ("b", 1, "sum"), "d": ("d", 4, "mean"), "b2": ("b", 5, "mean"), "c": ("c", 2, "sum")},
@@ -69,15 +74,35 @@ def start(case: Case, table: str) -> np.ndarray:
 
 
 def batch(case: Case, step: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Draw each feature's ids `[h, B]` and gradients `[B, C]`; many ids are repeated, and some lists are short or empty (−1)."""
+    """Draw each feature's ids `[h, B]`, or `[2h, B]` with weights, and gradients `[B, C]`.
+
+    Many ids are repeated, some lists are short or empty (−1), and the weights of some are all 0.
+    """
     draw = np.random.default_rng([9, step])
     ids = {}
-    for name, (table, hotness, _) in case.features.items():
+    for name, (table, hotness, _, *weighted) in case.features.items():
         drawn = np.minimum(draw.geometric(0.2, (hotness, BATCH)) - 1, case.tables[table][0] - 1)
-        ids[name] = np.where(draw.random(drawn.shape) < 0.3, -1, drawn).astype(np.int32) if hotness > 1 else drawn.astype(np.int32)
-        if hotness > 1:
+        lists = hotness > 1 or weighted
+        ids[name] = np.where(draw.random(drawn.shape) < 0.3, -1, drawn).astype(np.int32) if lists else drawn.astype(np.int32)
+        if lists:
             ids[name][:, step] = -1
-    return ids, draw.standard_normal((BATCH, sum(case.tables[table][1] for table, _, _ in case.features.values()))).astype(np.float32)
+        if weighted:
+            weights = draw.lognormal(0, 1, drawn.shape).astype(np.float32)
+            weights[:, step + 1] = 0
+            ids[name] = np.concatenate([ids[name], np.where(ids[name] == -1, np.float32(0), weights).view(np.int32)])
+    return ids, draw.standard_normal((BATCH, sum(case.tables[table][1] for table, *_ in case.features.values()))).astype(np.float32)
+
+
+def lists_of(case: Case, name: str, ids: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return for each sample of a feature its ids and what multiplies their rows in float64: a sum's weights, or a mean's shares."""
+    hotness, pooling = case.features[name][1:3]
+    weights = ids[hotness:].view(np.float32) if len(ids) > hotness else np.ones(ids.shape, np.float32)
+    found = []
+    for some, factors in zip(ids[:hotness].T, weights.T, strict=True):
+        factors = factors[some >= 0].astype(np.float64)
+        total = factors.sum() if pooling == "mean" else 1.0
+        found.append((some[some >= 0], factors / (total or 1.0)))
+    return found
 
 
 def rule_of(name: str):

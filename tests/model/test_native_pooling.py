@@ -31,20 +31,24 @@ class Case(NamedTuple):
     absent: float = 0.3  # share of absent ids in features with several ids per sample
 
     def ids(self) -> np.ndarray:
-        """Draw ids `[K, B]`. In features with several ids per sample, the first sample has no id and the second the same id several times."""
-        ids = np.zeros((max(lookup.id_row + lookup.hotness for lookup in self.lookups), self.batch), np.int32)
+        """Draw ids `[K, B]`, with the bits of their weights. In lists, the first sample has no id and the second the same id several times."""
+        ids = np.zeros((max(lookup.id_row + 2 * lookup.hotness for lookup in self.lookups), self.batch), np.int32)
         rows = {}
         for lookup in self.lookups:
-            key = lookup.id_row, lookup.hotness
+            key = lookup.id_row, lookup.hotness, lookup.weighted
             rows[key] = min(rows.get(key, 2**31), self.tables[lookup.table][0])
         draw = np.random.default_rng(0)
-        for (first, hotness), count in rows.items():
+        for (first, hotness, weighted), count in rows.items():
             own = np.stack([draw_ids(self.kind, count, self.batch, first + j) for j in range(hotness)])
-            if hotness > 1:
+            if hotness > 1 or weighted:
                 own[draw.random(own.shape) < self.absent] = NONE
                 own[:, 1:2] = own[:, :1].max(initial=0)
                 own[:, 0] = NONE
             ids[first : first + hotness] = own
+            if weighted:  # the third sample has no weight
+                drawn = draw.lognormal(0, 1, own.shape).astype(np.float32)
+                drawn[:, 2:3] = 0
+                ids[first + hotness : first + 2 * hotness] = np.where(own == NONE, np.float32(0), drawn).view(np.int32)
         return ids
 
     @property
@@ -75,21 +79,37 @@ CASES = {
     "one sample": Case([(5, 128)], [Lookup(0, 0, 100), Lookup(0, 100)], 1),
     "a hundred ids": Case([(300, 128)], [Lookup(0, 0, 100)], 512),
     "a hundred of a power law": Case([(100_000, 16), (10, 32)], [Lookup(0, 0, 100, True), Lookup(1, 100)], 1000, "power law"),
+    "one feature with weights": Case([(50, 128)], [Lookup(0, 0, 3, weighted=True)], 70),
+    "its weighted mean": Case([(50, 128)], [Lookup(0, 0, 3, mean=True, weighted=True)], 70),
+    "single ids with weights": Case([(50, 64), (7, 3)], [Lookup(0, 0, 1, weighted=True), Lookup(1, 2, 1, True, True)], 40),
+    "weights beside none": Case([(40, 32), (7, 20)], [Lookup(0, 0, 2, True, True), Lookup(1, 4), Lookup(0, 5), Lookup(0, 6, 3, True)], 100),
+    "the same weights twice in a table": Case([(20, 21)], [Lookup(0, 0, 2, False, True), Lookup(0, 0, 2, True, True)], 64),
+    "weights of every width": Case(
+        [(6, width) for width in (1, 15, 16, 32, 64, 129, 300)], [Lookup(i, 6 * i, 3, i % 2 == 0, True) for i in range(7)], 40
+    ),
+    "a hundred weights of a power law": Case([(100_000, 16)], [Lookup(0, 0, 100, True, True), Lookup(0, 200, 2, weighted=True)], 1000, "power law"),
     "heavy": Case([(500, 128), (500, 20)], [Lookup(0, 0, 9), Lookup(0, 0, 9, True), Lookup(1, 9)], 3000, "heavy"),
 }
 
 
 def pooled(table: np.ndarray, ids: np.ndarray, lookup: Lookup) -> np.ndarray:
     """Return the pooled vectors of a lookup, `[B, width]` in float32, summed row by row."""
-    own = ids[lookup.id_row : lookup.id_row + lookup.hotness]
-    if lookup.hotness == 1:
+    own, own_weights = ids_of(ids, lookup)
+    if lookup.hotness == 1 and not lookup.weighted:
         return table[own[0]]
     sums, counts = np.zeros((own.shape[1], table.shape[1]), np.float32), np.zeros((own.shape[1], 1), np.float32)
-    for row in own:
+    for row, weights in zip(own, own_weights, strict=True):
         there = row != NONE
-        sums[there] = sums[there] + table[row[there]]
-        counts[there] += 1
-    return sums / np.maximum(counts, 1) if lookup.mean else sums
+        sums[there] = sums[there] + table[row[there]] * weights[there, np.newaxis]
+        counts[there] += weights[there, np.newaxis]
+    return sums / np.where(counts == 0, np.float32(1), counts) if lookup.mean else sums
+
+
+def ids_of(ids: np.ndarray, lookup: Lookup) -> tuple[np.ndarray, np.ndarray]:
+    """Return a lookup's ids `[h, B]`, and their weights, which are 1 where it has none."""
+    end = lookup.id_row + lookup.hotness
+    own = ids[lookup.id_row : end]
+    return own, ids[end : end + lookup.hotness].view(np.float32) if lookup.weighted else np.ones(own.shape, np.float32)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -118,14 +138,17 @@ def summed(case: Case, number: int, ids: np.ndarray, gradients: np.ndarray, loss
     for lookup, column in zip(case.lookups, case.columns, strict=False):
         if lookup.table != number:
             continue
-        own = ids[lookup.id_row : lookup.id_row + lookup.hotness]
-        counts = (own != NONE).sum(axis=0).astype(np.float32) if lookup.hotness > 1 else np.ones(own.shape[1], np.float32)
-        for row in own:
+        own, own_weights = ids_of(ids, lookup)
+        counts = np.zeros(own.shape[1], np.float32)
+        for row, of_row in zip(own, own_weights, strict=True):
+            counts += np.where(row == NONE, np.float32(0), of_row)
+        counts[counts == 0] = 1
+        for row, of_row in zip(own, own_weights, strict=True):
             for sample, name in enumerate(row.tolist()):
                 if name == NONE:
                     continue
                 addend = gradients[sample, column : column + width] / np.float32(loss_scale)
-                addend = addend / counts[sample] if lookup.mean else addend
+                addend = (addend / counts[sample] if lookup.mean else addend) * of_row[sample]
                 sums[name] = sums.get(name, np.zeros(width, np.float32)) + addend
     return sums
 
@@ -172,6 +195,7 @@ def test_an_update_of_many_ids(native, name, case):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_the_loss_scale_divides_first_then_the_number_of_ids(native, dtype, loss_scale):
     check_update(native, "adagrad", CASES["beside single ids"]._replace(batch=64), dtype, loss_scale, parts=4)
+    check_update(native, "adagrad", CASES["weights beside none"]._replace(batch=64), dtype, loss_scale, parts=4)
 
 
 def test_hotness_does_not_change_the_bits_of_single_ids(native):
@@ -224,7 +248,7 @@ tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
 sys.path.insert(0, "tests/model")
 import test_native_pooling as cases
 native, out = cases.built_operations(), []
-for name in ("a hundred of a power law", "heavy"):
+for name in ("a hundred of a power law", "a hundred weights of a power law", "heavy"):
     case = cases.CASES[name]._replace(batch=4096)
     tables, ids = [tf.Variable(values) for values in case.weights()], tf.constant(case.ids())
     out.append(native.look_up(tables, ids, case.lookups, tf.float32).numpy())

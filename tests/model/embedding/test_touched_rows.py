@@ -23,8 +23,8 @@ def test_every_id_of_a_list_has_the_sample_s_gradient(none):
         numbers = [np.where(draw.random(20) < none, -1, draw.integers(0, 11, 20)).astype(np.int32) for _ in range(hotness)]
         for ids in numbers:
             np.add.at(expected, ids[ids >= 0], gradients[ids >= 0])
-        lists.append((tf.constant(gradients), [tf.constant(ids) for ids in numbers]))
+            lists.append((tf.constant(ids), tf.constant(gradients)))
     distinct, sums = sum_repeated_lists(lists)
-    named = {int(i) for _, numbers in lists for ids in numbers for i in ids.numpy()} - {-1}
+    named = {int(i) for ids, _ in lists for i in ids.numpy()} - {-1}
     assert sorted(distinct.numpy()) == sorted(named) and sums.shape == (len(named), 3)
     np.testing.assert_array_equal(sums.numpy(), expected[distinct.numpy()])
