@@ -22,6 +22,11 @@ def gradient_values(batch_size: int, columns: int) -> np.ndarray:
     return np.float32(_SIZE) * np.random.default_rng(12345).standard_normal((batch_size, columns), np.float32)
 
 
+def weight_values(batch: int, ids: int, batch_size: int) -> np.ndarray:
+    """Return the weights of a batch's ids, `[ids, batch_size]` float32 from 0.5 to 1.5; `batch` is its number."""
+    return np.float32(0.5) + np.random.default_rng([54321, batch]).random((ids, batch_size), np.float32)
+
+
 def probe(vectors: np.ndarray) -> float:
     """Return a number by which vectors `[B, C]` can be compared: their product with the gradients, divided by their norm.
 

@@ -6,6 +6,7 @@ mask is needed.
 
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
@@ -34,20 +35,20 @@ class Functions:
 
     Args:
         rule: the name of the optimizer's rule; embeddings with the same rule change tables in the same way.
-        prepare: converts ids `[K, B]` to the input of the functions.
+        prepare: converts ids `[K, B]` and their weights, or None, to the input of the functions.
         look_up: returns vectors, `[B, …]` or a list of `[B, D]`.
         update: changes the tables and returns nothing.
         both: looks up, then updates, and returns the vectors.
     """
 
-    def __init__(self, rule: str, prepare: Callable[[np.ndarray], Any], look_up: Callable, update: Callable, both: Callable):
+    def __init__(self, rule: str, prepare: Callable[..., Any], look_up: Callable, update: Callable, both: Callable):
         self.rule, self._prepare = rule, prepare
         functions = {LOOKUP: look_up, UPDATE: update, BOTH: both}
         self._functions = {name: tf.function(function, autograph=False) for name, function in functions.items()}
 
-    def load(self, batches: Sequence[np.ndarray]) -> None:
-        """Set the batches of ids, `[K, B]` int32 each."""
-        self._inputs = [self._prepare(ids) for ids in batches]
+    def load(self, batches: Sequence[np.ndarray], weights: Sequence[np.ndarray | None]) -> None:
+        """Set the batches of ids, `[K, B]` int32 each, and their weights, `[K, B]` float32, or None."""
+        self._inputs = [self._prepare(*both) for both in zip(batches, weights, strict=True)]
         self._turns = cycle(self._inputs)
 
     def probes(self) -> list[float]:
@@ -71,7 +72,8 @@ class Functions:
 
 def project(work: Workload, dtype: str) -> Functions:
     """Return the functions of the project's embedding on one worker, as `training.step` calls it."""
-    tables, features = tables_and_features(work.config, work.spec().categorical, work.rows, work.num_numerical, zeros=True)
+    categorical = [replace(feature, weights=work.id_weights) for feature in work.spec().categorical]
+    tables, features = tables_and_features(work.config, categorical, work.rows, work.num_numerical, zeros=True)
     embedding = DistributedEmbedding(single(tables, features), World(), compute_dtype=dtype, native=native_operations())
     embedding.build()
     rule = table_rule(work.config.optimizer, work.dim)
@@ -81,6 +83,12 @@ def project(work: Workload, dtype: str) -> Functions:
     shape = work.batch_size, len(work.rows), work.dim
     gradients = tf.cast(tf.reshape(gradient_values(shape[0], shape[1] * shape[2]), shape), dtype)
     none, rate, step = tf.zeros((0, work.batch_size), tf.int32), tf.constant(LEARNING_RATE), tf.constant(0, tf.int64)
+
+    def prepare(ids, weights):
+        if weights is None:
+            return tf.constant(ids)
+        parts = [values[rows.start : rows.stop] for rows in work.id_rows for values in (ids, weights.view(np.int32))]
+        return tf.constant(np.concatenate(parts))
 
     def look_up(ids):
         return embedding(ids, none)
@@ -93,7 +101,7 @@ def project(work: Workload, dtype: str) -> Functions:
         update(ids)
         return vectors
 
-    return Functions(rule.name, tf.constant, look_up, update, both)
+    return Functions(rule.name, prepare, look_up, update, both)
 
 
 def _by_tape(rule: str, work: Workload, dtype: str, prepare: Callable, look_up: Callable, weights: Sequence, apply: Callable) -> Functions:
@@ -130,7 +138,8 @@ def plain(work: Workload, dtype: str) -> Functions:
     accumulators = [tf.Variable(tf.fill([rows], _START)) for rows in work.rows]
 
     def look_up(lists):
-        return [tf.cast(tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum"), dtype) for table, ids in zip(tables, lists, strict=True)]
+        pooled = (tf.nn.embedding_lookup_sparse(table, *both, combiner="sum") for table, both in zip(tables, lists, strict=True))
+        return [tf.cast(vectors, dtype) for vectors in pooled]
 
     def apply(gradients) -> None:
         for table, accumulator, gradient in zip(tables, accumulators, gradients, strict=True):
@@ -141,8 +150,11 @@ def plain(work: Workload, dtype: str) -> Functions:
                 changes /= tf.sqrt(tf.gather(accumulator, gradient.indices) + EPSILON)[:, tf.newaxis]
             table.scatter_sub(tf.IndexedSlices(changes, gradient.indices))
 
-    def prepare(ids):
-        return [as_sparse(tf.constant(ids[rows.start : rows.stop])) for rows in work.id_rows]
+    def prepare(ids, weights):
+        def sparse(values, rows):
+            return None if values is None else as_sparse(tf.constant(values[rows.start : rows.stop]))
+
+        return [(sparse(ids, rows), sparse(weights, rows)) for rows in work.id_rows]
 
     return _by_tape(rule, work, dtype, prepare, look_up, tables, apply)
 
@@ -163,10 +175,14 @@ def keras_rs(work: Workload, dtype: str) -> Functions:
     optimizer.build(weights)
 
     def look_up(lists):
-        return [tf.cast(layer(ids), dtype) for layer, ids in zip(layers, lists, strict=True)]
+        return [tf.cast(layer(*both), dtype) for layer, both in zip(layers, lists, strict=True)]
 
-    def prepare(ids):
-        return [tf.constant(ids[rows.start : rows.stop].T if len(rows) > 1 else ids[rows.start]) for rows in work.id_rows]
+    def prepare(ids, weights):
+        def of(values, rows):  # with weights keras-rs takes lists of one id, too
+            several = len(rows) > 1 or weights is not None
+            return None if values is None else tf.constant(values[rows.start : rows.stop].T if several else values[rows.start])
+
+        return [(of(ids, rows), of(weights, rows)) for rows in work.id_rows]
 
     values = [weight.value for weight in weights]
     return _by_tape(

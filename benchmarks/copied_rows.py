@@ -52,8 +52,9 @@ class Copying:
         size = max(_SUMS, *(table.shape[1] for table in tables))
         self._buffers = [np.zeros(size, np.float32) for _ in range(self._threads)]
 
-    def load(self, batches: Sequence[np.ndarray]) -> None:
-        """Set the batches of ids, `[K, B]` int32 each."""
+    def load(self, batches: Sequence[np.ndarray], weights: Sequence[np.ndarray | None]) -> None:
+        """Set the batches of ids, `[K, B]` int32 each; copying ignores their weights."""
+        del weights
         self._batches = cycle(batches)
         self._distinct = cycle([[np.unique(ids[rows.start : rows.stop]) for rows in self._id_rows] for ids in batches])
 

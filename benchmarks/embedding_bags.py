@@ -5,7 +5,7 @@
   python -m benchmarks.embedding_bags --torch_python /somewhere/torchenv/bin/python
 
 Every round measures all embeddings in turn on the same tables and ids; ratios are taken within a round. All must give the same vectors, which is
-checked. Lists are full, and the gradients `[B, C]` are fixed. Everything runs on the CPU, with as many threads as there are processors.
+checked. Lists are full, and the gradients `[B, C]` are fixed. With --id_weights all but copying multiply each row by its weight. Everything runs on the CPU, with as many threads as there are processors.
 
 Measured embeddings:
   the project   its embedding on one worker, as the training step calls it
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from benchmarks.bag_values import BOTH, LOOKUP, UPDATE
+from benchmarks.bag_values import BOTH, LOOKUP, UPDATE, weight_values
 from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.rounds import Seconds, median, speedup, spread
@@ -70,6 +70,7 @@ class BagOptions(Options):
     cardinality: int = option(100_000, "rows of each table", unit="rows")
     embedding_dim: int = option(128, "width of the tables", unit="columns")
     hotness: str = option("mlperf", HOTNESS_HELP)
+    id_weights: bool = option(False, "weights of the ids, from 0.5 to 1.5: weighted sums")
     optimizer: str = option(OPTIMIZERS[0], "optimizer of the update", choices=OPTIMIZERS)
     precisions: tuple[str, ...] = option(PRECISIONS, f"dtypes of vectors and gradients, tables being float32: {', '.join(PRECISIONS)}")
     ids: tuple[str, ...] = option(tuple(EXPONENTS), f"distributions of the ids: {', '.join(EXPONENTS)}")
@@ -93,7 +94,9 @@ class BagOptions(Options):
     def workload(self) -> Workload:
         """Return the workload of the lookups."""
         flags = "--cpu", "--batch_size", self.batch_size, "--embedding_dim", self.embedding_dim, "--optimizer", self.optimizer
-        return Workload(self.rows, options(*flags, "--interaction", "cat"), hotness=hotness_of_tables(self.hotness, self.rows))
+        return Workload(
+            self.rows, options(*flags, "--interaction", "cat"), hotness=hotness_of_tables(self.hotness, self.rows), id_weights=self.id_weights
+        )
 
 
 def main(chosen: BagOptions, report: Report) -> None:
@@ -146,8 +149,9 @@ def _contenders(chosen: BagOptions, work: Workload, dtype: str, folder: Path, re
 
 def _measure(chosen: BagOptions, work: Workload, dtype: str, ids: str, contenders: Mapping[str, Any], report: Report) -> dict[str, Any]:
     batches = [batch.ids for batch in work.batches(ids, chosen.num_batches)]
+    weights = [weight_values(number, *some.shape) if chosen.id_weights else None for number, some in enumerate(batches)]
     for one in contenders.values():
-        one.load(batches)
+        one.load(batches, weights)
     if ids == chosen.ids[0]:
         check_same(contenders)
     seconds: dict[str, dict[str, list[float]]] = {measure: {name: [] for name in contenders} for measure in MEASURES}
@@ -157,7 +161,8 @@ def _measure(chosen: BagOptions, work: Workload, dtype: str, ids: str, contender
         for name, one in contenders.items():
             for measure, value in one.turn(chosen.seconds_per_turn).items():
                 seconds[measure][name].append(value)
-    title = f"{dtype} vectors, {ids} ids, {work.id_rows[-1].stop} a sample, batch {work.batch_size}, {chosen.optimizer}"
+    lists = f"{work.id_rows[-1].stop} a sample{' with weights' if chosen.id_weights else ''}"
+    title = f"{dtype} vectors, {ids} ids, {lists}, batch {work.batch_size}, {chosen.optimizer}"
     return {"precision": dtype, "ids": ids, "seconds": seconds} | _show(report, title, seconds)
 
 

@@ -51,11 +51,13 @@ class TorchBags:
             raise UserError(f"--torch_python {python}: {error.strerror}; expected a Python with torch and fbgemm-gpu-cpu") from None
         self._answer()
 
-    def load(self, batches: Sequence[np.ndarray]) -> None:
-        """Set the batches of ids, `[K, B]` int32 each."""
+    def load(self, batches: Sequence[np.ndarray], weights: Sequence[np.ndarray | None]) -> None:
+        """Set the batches of ids, `[K, B]` int32 each, and their weights, `[K, B]` float32, or None."""
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            for number, ids in enumerate(batches):
+            for number, (ids, of_ids) in enumerate(zip(batches, weights, strict=True)):
                 np.save(Path(folder) / f"{number:03}.npy", ids)
+                if of_ids is not None:
+                    np.save(Path(folder) / f"{number:03}_weights.npy", of_ids)
             self._ask(load=folder)
 
     def probes(self) -> list[float]:

@@ -53,18 +53,21 @@ class Operator:
         self.columns = np.concatenate([np.arange(number * dim, (number + 1) * dim) for number in tables])
         self._torch, self._dtype = torch, getattr(torch, task["dtype"])
 
-    def load(self, batches: Sequence[np.ndarray], gradients: np.ndarray) -> None:
-        """Set the batches and gradients, in fbgemm's form.
+    def load(self, batches: Sequence[tuple[np.ndarray, np.ndarray | None]], gradients: np.ndarray) -> None:
+        """Set the batches, ids and weights or None, and gradients, in fbgemm's form.
 
         fbgemm takes the ids of the first table sample by sample, then those of the next table, and the offset of each list.
         """
         self._gradients = self._torch.from_numpy(gradients[:, self.columns]).to(self._dtype)
-        self._inputs = [self._input(ids) for ids in batches]
+        self._inputs = [self._input(*both) for both in batches]
 
-    def _input(self, ids: np.ndarray) -> tuple:
-        indices = np.concatenate([ids[rows.start : rows.stop].T.reshape(-1) for rows in self._id_rows])
+    def _input(self, ids: np.ndarray, weights: np.ndarray | None) -> tuple:
+        def by_sample(values: np.ndarray) -> np.ndarray:
+            return np.concatenate([values[rows.start : rows.stop].T.reshape(-1) for rows in self._id_rows])
+
         offsets = np.concatenate([[0], np.cumsum(np.repeat(list(map(len, self._id_rows)), ids.shape[1]))])
-        return tuple(self._torch.from_numpy(values.astype(np.int64)) for values in (indices, offsets))
+        found = [values.astype(np.int64) for values in (by_sample(ids), offsets)] + ([] if weights is None else [by_sample(weights)])
+        return tuple(self._torch.from_numpy(values) for values in found)
 
     def forward(self, batch: int) -> None:
         """Look up a batch."""
@@ -96,9 +99,12 @@ class Bags:
         self._num_columns = task["dim"] * len(task["rows"])
 
     def load(self, folder: str) -> None:
-        """Load the batches of ids from a folder."""
-        batches = [np.load(path) for path in sorted(Path(folder).glob("*.npy"))]
-        gradients = gradient_values(batches[0].shape[1], self._num_columns)
+        """Load the batches of ids, and their weights if there are any, from a folder."""
+        batches = []
+        for path in sorted(Path(folder).glob("[0-9][0-9][0-9].npy")):
+            weights = path.with_name(f"{path.stem}_weights.npy")
+            batches.append((np.load(path), np.load(weights) if weights.exists() else None))
+        gradients = gradient_values(batches[0][0].shape[1], self._num_columns)
         for one in self._operators:
             one.load(batches, gradients)
 

@@ -34,6 +34,7 @@ class Workload:
     config: Config
     num_numerical: int = NUM_NUMERICAL
     hotness: tuple[int, ...] = (1,)  # a single number holds for all features
+    id_weights: bool = False  # whether the embedding takes weights of ids; `batches` draws none
 
     @property
     def id_rows(self) -> list[range]:
