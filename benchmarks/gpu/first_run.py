@@ -64,7 +64,9 @@ def run(command: Command, out: Path, number: int, environment: Mapping[str, str]
     If this program is killed, the process tree ends too.
     """
     streams = [out / f"{number:02}_{command.name}.{kind}" for kind in ("out", "err")]
-    every = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONPATH": str(ROOT)}
+    path, packages = (os.environ.get(name) for name in ("PATH", "PYTHONPATH"))  # where TensorFlow is not installed, PYTHONPATH may name it
+    every = os.environ | {"PATH": os.pathsep.join(filter(None, [str(Path(sys.executable).parent), path]))}
+    every |= {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), packages]))}
     begun, timed_out = time.monotonic(), False
     guard = Guard()
     every |= {**environment, **command.environment}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-WIDTH, BOTTOM, TOP, RATE = 128, (512, 256, 128), (1024, 1024, 512, 256, 1), 24.0
+WIDTH, BOTTOM, TOP, RATE = 128, (512, 256, 128), (1024, 1024, 512, 256, 1), 1.0
 WARMUP = 50
 
 
