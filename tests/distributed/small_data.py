@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from dataloading.feature_spec import Categorical, FeatureSpec, generator_spec
+from dataloading.id_weights import joined
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 
@@ -39,12 +40,12 @@ FLAGS = (
 )
 
 
-LISTS = {  # features of datasets with lists of ids, shared tables or other widths; all but "lists" have no numerical features
+LISTS = {  # features of datasets with lists of ids, some with weights, shared tables or other widths; all but "lists" have no numerical features
     "lists": (
-        Categorical("a", 200, "int16", 3),
+        Categorical("a", 200, "int16", 3, weights=True),
         Categorical("b1", 150, "int16", table="b"),
         Categorical("few", 4, "int8"),
-        Categorical("b2", 150, "int16", 4, pooling="mean", table="b"),
+        Categorical("b2", 150, "int16", 4, pooling="mean", table="b", weights=True),
         Categorical("c", 63, "int8", 2),
     ),
     "shapes": (
@@ -52,7 +53,7 @@ LISTS = {  # features of datasets with lists of ids, shared tables or other widt
         Categorical("b1", 150, "int16", 2, table="b", embedding_dim=12),
         Categorical("few", 4, "int8", embedding_dim=4),
         Categorical("b2", 150, "int16", table="b", embedding_dim=12),
-        Categorical("one", 40, "int8", 4, embedding_dim=1),
+        Categorical("one", 40, "int8", 4, embedding_dim=1, weights=True),
     ),
 }
 
@@ -67,6 +68,9 @@ def write_lists(folder: Path, name: str, rows: dict[str, int]) -> Path:
             draw = np.random.default_rng([len(split), count])
             ids = [np.minimum(draw.geometric(0.05, (count, feature.hotness)) - 1, feature.cardinality - 1) for feature in LISTS[name]]
             ids = [np.where(draw.random(some.shape) < 0.3, -1, some) if some.shape[1] > 1 else some[:, 0] for some in ids]
+            for place, feature in enumerate(LISTS[name]):
+                if feature.weights:
+                    ids[place] = joined(ids[place], draw.choice([0.0, 0.5, 1.0, 3.25], ids[place].shape))
             writer.append(split, draw.random((count, len(numerical))), ids, draw.random(count) < 0.3)
         writer.publish({})
     return folder
