@@ -1,4 +1,4 @@
-"""Scoring of arrays by a trained model, for a server: `score(numerical, ids) -> probabilities`, for any number of samples."""
+"""Scoring of arrays by a trained model, for a server: `score(*checked(numerical, ids)) -> probabilities`, for any number of samples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dataloading.ranges import ERROR, NO_ID, into_range, outside_range
+from run.weighted_ids import with_weights
 from training.features import ModelFeatures
 from utils.forks import POLARS, check_threads
 from utils.metrics.binary import sigmoid
@@ -17,7 +18,7 @@ class Engine(Protocol):
     """An engine that computes logits: the C++ scorer or TensorFlow. Thread-safe."""
 
     def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Return logits `[b]` float32 for numericals `[b, M]` float32 and ids `[b, K]` int32."""
+        """Return logits `[b]` float32 for numericals `[b, M]` float32 and ids int32 as `ArrayScorer.checked` returns them."""
 
 
 class ArrayScorer:
@@ -31,27 +32,33 @@ class ArrayScorer:
     Attributes:
         num_numerical: M.
         num_ids: K, the ids of a sample over all features.
+        num_weights: W, the weights of a sample over all features whose ids have weights.
     """
 
     def __init__(self, features: ModelFeatures, engine: Engine, out_of_range: str):
         self._features, self.engine, self._out_of_range = features, engine, out_of_range
-        self._hotness = [features.hotness(name) for name in features.categorical]
-        self.num_numerical, self.num_ids = len(features.numerical), sum(self._hotness)
-        self._rows = np.repeat(np.array(list(features.categorical.values()), np.int64), self._hotness)
-        self._lowest = np.repeat(np.array([NO_ID if hotness > 1 else 0 for hotness in self._hotness], np.int64), self._hotness)
+        self._hotness = {name: features.hotness(name) for name in features.categorical}
+        hotness = list(self._hotness.values())
+        self.num_numerical, self.num_ids = len(features.numerical), sum(hotness)
+        self.num_weights = sum(count for name, count in self._hotness.items() if features.weights(name))
+        self._rows = np.repeat(np.array(list(features.categorical.values()), np.int64), hotness)
+        self._lowest = np.repeat(np.array([NO_ID if features.is_list(name) else 0 for name in self._hotness], np.int64), hotness)
 
-    def checked(self, numerical: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def checked(self, numerical: np.ndarray, ids: np.ndarray, id_weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Validate the values of a request and convert them for `score`.
 
         Args:
             numerical: `[B, M]` float32; rounded to the dtype of the dataset.
             ids: `[B, K]` whole numbers, the h ids of each feature side by side; −1 marks an empty place in a list.
+            id_weights: `[B, W]` float32, the h weights of each feature whose ids have weights side by side, in the order of their ids; None for a
+                model without weights.
 
         Returns:
-            `[B, M]` float32 and `[B, K]` int32.
+            `[B, M]` float32 and `[B, K + W]` int32: the ids of each feature, followed by the bits of their weights.
 
         Raises:
-            ValueError: a numerical is not finite, or an id is out of range; the message names the feature, the sample and the value.
+            ValueError: a numerical or a weight is not finite, a weight of a mean is negative, or an id is out of range; the message names the
+                feature, the sample and the value. Or the weights are missing or of another shape.
         """
         with np.errstate(over="ignore"):
             held = numerical.astype(self._features.numerical_dtype).astype(np.float32)
@@ -61,21 +68,41 @@ class ArrayScorer:
                 f"feature {self._features.numerical[column]}: value {numerical[sample, column]} of sample {sample} is not a finite "
                 f"{self._features.numerical_dtype}, the dtype that the model was trained on"
             )
-        return held, self._checked_ids(ids)
+        found = self._checked_ids(ids)
+        if not self.num_weights and id_weights is None:
+            return held, found
+        return held, self._weighted(found, id_weights)
+
+    def _weighted(self, ids: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+        """Return ids `[B, K]` int32 with their weights as `[B, K + W]`."""
+        if weights is None:
+            raise ValueError(f"id_weights: is missing, expected [{len(ids)}, {self.num_weights}]: the weights of the ids")
+        if weights.shape != (len(ids), self.num_weights):
+            raise ValueError(f"id_weights: has shape {list(weights.shape)}, expected [{len(ids)}, {self.num_weights}]")
+        found, first, begin = [], 0, 0
+        for name, hotness in self._hotness.items():
+            some = ids[:, first : first + hotness]
+            if self._features.weights(name):
+                some = with_weights(name, self._features.pooling(name), some, weights[:, begin : begin + hotness])
+                begin += hotness
+            found.append(some)
+            first += hotness
+        return np.concatenate(found, axis=1)
 
     def _checked_ids(self, ids: np.ndarray) -> np.ndarray:
         if ((ids >= self._lowest) & (ids < self._rows)).all():
             return ids.astype(np.int32)
         fitting, first = np.empty(ids.shape, np.int32), 0
-        for (name, rows), hotness in zip(self._features.categorical.items(), self._hotness, strict=True):
+        for name, rows in self._features.categorical.items():
+            is_list, hotness = self._features.is_list(name), self._hotness[name]
             columns = slice(first, first + hotness)
-            some = ids[:, columns] if hotness > 1 else np.ascontiguousarray(ids[:, first])
+            some = ids[:, columns] if is_list else np.ascontiguousarray(ids[:, first])
             if self._out_of_range != ERROR:
                 some = into_range(some, rows, self._out_of_range)[0]
             elif (outside := outside_range(some, rows)) is not None and outside.any():
                 place = np.unravel_index(int(np.argmax(outside)), some.shape)
                 raise ValueError(f"feature {name}: id {some[place]} of sample {place[0]} is not in [0, {rows})")
-            fitting[:, columns] = some if hotness > 1 else some[:, np.newaxis]
+            fitting[:, columns] = some if is_list else some[:, np.newaxis]
             first += hotness
         return fitting
 

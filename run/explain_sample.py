@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dataloading.batches import Split
+from dataloading.id_weights import check_id_weights, ids_and_weights, without_idle
+from dataloading.id_weights import joined as joined_weights
 from dataloading.ranges import ERROR, check_ids, check_labels, check_numerical, into_range
 from dataloading.sources import open_split, read_spec, table_rows
 from run.explain_units import Inputs, joined
@@ -52,10 +54,11 @@ def draw(split: Split, count: int, seed: int, tables: Sequence[int], out_of_rang
         UserError: the sample does not fit into memory.
     """
     count, spec = min(count, split.num_samples), split.spec
-    check_fits(_COPIES * count * (4 * len(spec.numerical) + 4 * sum(spec.hotness) + 16), f"{count:,} rows to explain", available_bytes())
+    columns = len(spec.numerical) + sum(feature.columns for feature in spec.categorical)
+    check_fits(_COPIES * count * (4 * columns + 16), f"{count:,} rows to explain", available_bytes())
     rows = np.sort(np.random.default_rng(seed).choice(split.num_samples, count, replace=False, shuffle=False))
     numerical, labels = np.empty((count, len(spec.numerical)), np.float32), np.empty(count, np.uint8)
-    ids = [np.empty((count, feature.hotness), np.int32) for feature in spec.categorical]
+    ids = [np.empty((count, feature.columns), np.int32) for feature in spec.categorical]
     changed = 0
     for first, last in _ranges(rows):
         start, stop = int(rows[first]), int(rows[last - 1]) + 1
@@ -67,13 +70,17 @@ def draw(split: Split, count: int, seed: int, tables: Sequence[int], out_of_rang
         check_labels(read, spec.label, here, partial(split.file, spec.label))
         numerical[first:last], labels[first:last] = numbers[kept], read[kept]
         for place, feature in enumerate(spec.categorical):
-            column = split.read_ids(place, start, stop)
+            column, weights, path = split.read_ids(place, start, stop), None, partial(split.file, feature.name)
+            if feature.weights:
+                check_id_weights(column, feature, here, path)
+                column, weights = ids_and_weights(column)
             if out_of_range == ERROR:
-                check_ids(column, tables[place], feature.name, here, partial(split.file, feature.name), _HINT)
+                check_ids(column, tables[place], feature.name, here, path, _HINT)
                 found, more = column[kept], 0
             else:
                 found, more = into_range(column[kept], tables[place], out_of_range)
-            ids[place][first:last], changed = found.reshape(len(kept), feature.hotness), changed + more
+            found = found if weights is None else without_idle(joined_weights(found, weights[kept]))
+            ids[place][first:last], changed = found.reshape(len(kept), feature.columns), changed + more
     return Sample(joined(numerical, ids), labels, changed)
 
 

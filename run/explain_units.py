@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dataloading.id_weights import ids_and_weights
 from training.features import ModelFeatures
 from utils.encoding.recipe import recipe_of
 
@@ -15,7 +16,7 @@ _ABOVE_CHANCE, _TELLING = 0.9, 1e-3  # share of the information that chance does
 
 
 class Inputs(NamedTuple):
-    """Inputs of n samples: numericals `[n, M]` float32, and ids `[n, K]` int32, the h ids of each feature side by side."""
+    """Inputs of n samples: numericals `[n, M]` float32, and ids `[n, K]` int32, the h ids of each feature, and their weights, side by side."""
 
     numerical: np.ndarray
     ids: np.ndarray
@@ -31,7 +32,7 @@ class Inputs(NamedTuple):
         return Inputs(*found)
 
     def by_feature(self, features: ModelFeatures) -> list[np.ndarray]:
-        """Return the ids of each categorical feature: `[n]`, or `[n, h]`."""
+        """Return the ids of each categorical feature: `[n]`, `[n, h]`, or with weights `[n, 2h]`."""
         columns = [self.ids[:, places_of(features, [name]).ids] for name in features.categorical]
         return [column[:, 0] if column.shape[1] == 1 else column for column in columns]
 
@@ -55,7 +56,7 @@ class Unit(NamedTuple):
 
 
 def joined(numerical: np.ndarray, ids: Sequence[np.ndarray]) -> Inputs:
-    """Return inputs from numericals `[n, M]` and the ids `[n]` or `[n, h]` of each feature."""
+    """Return inputs from numericals `[n, M]` and the ids of each feature: `[n]`, `[n, h]`, or with weights `[n, 2h]`."""
     count = len(numerical)
     columns = [np.asarray(column, np.int32) if np.ndim(column) > 1 else np.asarray(column, np.int32)[:, np.newaxis] for column in ids]
     return Inputs(np.ascontiguousarray(numerical, np.float32), np.concatenate(columns, axis=1) if columns else np.empty((count, 0), np.int32))
@@ -65,9 +66,9 @@ def places_of(features: ModelFeatures, names: Sequence[str]) -> Places:
     """Return the columns of some features."""
     found, first = Places([features.numerical.index(name) for name in names if name in features.numerical], []), 0
     for name in features.categorical:
-        hotness = features.hotness(name)
-        found.ids.extend(range(first, first + hotness) if name in names else ())
-        first += hotness
+        columns = features.columns(name)
+        found.ids.extend(range(first, first + columns) if name in names else ())
+        first += columns
     return found
 
 
@@ -166,7 +167,15 @@ def _values(features: ModelFeatures, inputs: Inputs) -> Iterator[tuple[str, np.n
             values = np.searchsorted(np.unique(edges), values, "left")
         yield name, values[:, np.newaxis]
     for name in features.categorical:
-        yield name, np.sort(inputs.ids[:, places_of(features, [name]).ids], axis=1)  # the order within a list has no effect
+        values = inputs.ids[:, places_of(features, [name]).ids]  # the order within a list has no effect
+        yield name, _sorted_pairs(values) if features.weights(name) else np.sort(values, axis=1)
+
+
+def _sorted_pairs(values: np.ndarray) -> np.ndarray:
+    """Return `[n, 2h]` with the ids of each row in ascending order, each with its weight."""
+    ids, weights = ids_and_weights(values)
+    order = np.lexsort((weights, ids), axis=1)
+    return np.concatenate([np.take_along_axis(ids, order, 1), np.take_along_axis(weights, order, 1).view(np.int32)], axis=1)
 
 
 def _numbered(values: np.ndarray) -> np.ndarray:

@@ -183,7 +183,8 @@ def _check_onnx(formats: tuple[str, ...], inputs: str) -> None:
 
 
 def _inputs_of_ids(features: ModelFeatures) -> list[Tensor]:
-    return inputs_of_ids(len(features.numerical), sum(map(features.hotness, features.categorical)))
+    weighted = filter(features.weights, features.categorical)
+    return inputs_of_ids(len(features.numerical), sum(map(features.hotness, features.categorical)), sum(map(features.hotness, weighted)))
 
 
 def _rows(config: Config, checkpoint: Checkpoint, features: ModelFeatures, warn: Callable[[str], None]) -> ProofRows:

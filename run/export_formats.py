@@ -11,7 +11,7 @@ from run.raw_inputs import CriteoInputs, TableInputs
 from run.raw_rows import raw_features
 from run.served_rows import ProofRows
 from serving import kept_rows
-from serving.description import CATEGORICAL, CHECKPOINT, NUMERICAL, ServedModel
+from serving.description import CATEGORICAL, CHECKPOINT, ID_WEIGHTS, NUMERICAL, ServedModel
 from serving.kept_rows import KeptRows
 from serving.proof import DIFFERENCE, ExportScores, twice
 from serving.served_proof import served
@@ -86,7 +86,7 @@ def given(inputs: list[Tensor], samples: Samples) -> dict[str, np.ndarray]:
     """Return the samples as inputs of the model, each `[n, width]`."""
     if samples.columns is not None:
         return {one.name: samples.columns[one.name][:, np.newaxis] for one in inputs}
-    by_name = {NUMERICAL: samples.rows.numerical, CATEGORICAL: samples.rows.ids}
+    by_name = {NUMERICAL: samples.rows.numerical, CATEGORICAL: samples.rows.ids, ID_WEIGHTS: samples.rows.id_weights}
     return {one.name: by_name[one.name] for one in inputs}
 
 

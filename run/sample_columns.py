@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.ranges import ERROR, into_range
+from dataloading.ranges import ERROR, NO_ID, into_range
+from run.list_columns import lists_of_ids, lists_of_pairs
+from run.weighted_ids import with_weights
 from training.features import ModelFeatures
 from utils.forks import POLARS, check_threads
-
-NO_ID = -1  # pads short lists
 
 
 def given_columns(samples: Any, wanted: Sequence[str], attribute: str = "columns") -> dict[str, Any]:
@@ -42,7 +42,9 @@ def _collected(samples: Any) -> Any:
 
 
 def arrays(given: Mapping[str, Any], features: ModelFeatures, out_of_range: str) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Convert columns to numericals `[B, M]` in the dataset's dtype, and ids `[B]` or `[B, h]` int32 for each categorical feature.
+    """Convert columns to numericals `[B, M]` in the dataset's dtype, and ids int32 for each categorical feature.
+
+    Ids are `[B]`; for a list `[B, h]`, padded with −1, or with weights `[B, 2h]` as `dataloading.id_weights` describes.
 
     Args:
         given: values of every feature.
@@ -52,12 +54,12 @@ def arrays(given: Mapping[str, Any], features: ModelFeatures, out_of_range: str)
     Raises:
         ValueError: a feature has another length or holds an invalid value; the message names it.
     """
-    found = {}
+    found, weights = {}, {}
     for name, values in given.items():
-        hotness = features.hotness(name)
-        found[name] = _lists(name, values, hotness) if hotness > 1 else np.asarray(values)
-        if hotness == 1 and found[name].ndim != 1:
-            raise ValueError(f"feature {name}: has shape {list(found[name].shape)}, expected [B]")
+        if features.weights(name):
+            found[name], weights[name] = lists_of_pairs(name, values, features.hotness(name))
+        else:
+            found[name] = lists_of_ids(name, values, features.hotness(name)) if features.is_list(name) else _column(name, values)
     first, count = next((name, len(values)) for name, values in found.items())
     for name, values in found.items():
         if len(values) != count:
@@ -65,23 +67,17 @@ def arrays(given: Mapping[str, Any], features: ModelFeatures, out_of_range: str)
     numerical = np.empty((count, len(features.numerical)), features.numerical_dtype)
     for column, name in enumerate(features.numerical):
         numerical[:, column] = _numbers(name, found[name], features.numerical_dtype)
-    return numerical, [_ids(name, found[name], rows, features.hotness(name) > 1, out_of_range) for name, rows in features.categorical.items()]
+    ids = {name: _ids(name, found[name], rows, features.is_list(name), out_of_range) for name, rows in features.categorical.items()}
+    return numerical, [with_weights(name, features.pooling(name), one, weights[name]) if name in weights else one for name, one in ids.items()]
 
 
-def _lists(name: str, values: Any, hotness: int) -> np.ndarray:
-    """Return a feature's lists of ids as `[B, h]`, padded with −1, from an array `[B, at most h]` or from one list a sample."""
-    if isinstance(values, np.ndarray) and values.ndim == 2:
-        if values.shape[1] > hotness:
-            raise ValueError(f"feature {name}: has {values.shape[1]} ids a sample, expected at most {hotness}")
-        return np.pad(values, [(0, 0), (0, hotness - values.shape[1])], constant_values=NO_ID)
-    found = np.full((len(values), hotness), NO_ID, np.int64)
-    for sample, ids in enumerate(values.to_list() if hasattr(values, "to_list") else values):
-        some = np.asarray([] if ids is None else ids)
-        if some.ndim == 0 or not (some.dtype.kind in "iu" or some.size == 0):
-            raise ValueError(f"feature {name}: sample {sample} holds {str(ids)[:40]!r}, expected a list of at most {hotness} ids")
-        if len(some) > hotness:
-            raise ValueError(f"feature {name}: sample {sample} has {len(some)} ids, expected at most {hotness}")
-        found[sample, : len(some)] = some
+def _column(name: str, values: Any) -> np.ndarray:
+    try:
+        found = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"feature {name}: holds {str(values)[:40]!r}, expected one number a sample") from None
+    if found.ndim != 1:
+        raise ValueError(f"feature {name}: has shape {list(found.shape)}, expected [B]")
     return found
 
 

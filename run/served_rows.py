@@ -1,27 +1,39 @@
 """The rows of an export's proof: rows of a test split, or drawn ones."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dataloading.features import MEAN
+from dataloading.ranges import NO_ID
 from dataloading.sources import open_split, read_spec, table_rows
 from run.same_transforms import check_transforms
-from run.sample_columns import NO_ID
 from run.tables import tables_and_features
+from serving.description import CATEGORICAL, ID_WEIGHTS, NUMERICAL
 from serving.proof import ROWS
+from serving.split_inputs import split_inputs
 from training.features import ModelFeatures, check_features
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config
 
 
 class ProofRows(NamedTuple):
-    """Samples for a proof: numericals `[n, M]` float32, ids `[n, K]` int64, labels `[n]` (None for drawn rows), and a description of their source."""
+    """Samples for a proof.
+
+    Attributes:
+        numerical: `[n, M]` float32.
+        ids: `[n, K]` int64.
+        labels: `[n]`; None for drawn rows.
+        source: description of where the rows come from.
+        id_weights: `[n, W]` float32, W the number of ids that have weights.
+    """
 
     numerical: np.ndarray
     ids: np.ndarray
     labels: np.ndarray | None
     source: str
+    id_weights: np.ndarray
 
 
 def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None]) -> ProofRows:
@@ -33,34 +45,46 @@ def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None
     split = open_split(config.data, spec, "test", config.run.seed, warn)
     try:
         count = min(split.num_samples, ROWS)
-        columns = [split.read_ids(place, 0, count).reshape(count, -1) for place, _ in enumerate(spec.categorical)]
-        numerical, labels = split.read_numerical(0, count).astype(np.float32), split.read_labels(0, count)
+        inputs, labels = split_inputs(split, 0, count), split.read_labels(0, count)
     finally:
         split.close()
-    source = f"the test split of {config.data.dataset_path or 'synthetic data'}"
-    return ProofRows(numerical, np.concatenate(columns, axis=1).astype(np.int64), labels, source)
+    none, source = np.empty((count, 0), np.float32), f"the test split of {config.data.dataset_path or 'synthetic data'}"
+    return ProofRows(inputs.get(NUMERICAL, none), inputs[CATEGORICAL], labels, source, inputs.get(ID_WEIGHTS, none))
 
 
 def drawn_rows(features: ModelFeatures, seed: int = 0) -> ProofRows:
-    """Draw random valid rows: ids uniform over the rows of a table, lists of all lengths, numericals around 1."""
+    """Draw random valid rows: ids uniform over the rows of a table, lists of all lengths, weights of which some are 0, numericals around 1."""
     draw = np.random.default_rng(seed)
-    columns = []
+    columns, weights = [], [np.empty((ROWS, 0), np.float32)]
     for name, rows in features.categorical.items():
         hotness = features.hotness(name)
         ids = draw.integers(0, rows, (ROWS, hotness))
-        if hotness > 1:
+        if features.is_list(name):
             ids[np.arange(hotness) >= draw.integers(0, hotness + 1, (ROWS, 1))] = NO_ID
+        if features.weights(name):
+            weights.append(_drawn_weights(draw, ids, features.pooling(name)))
         columns.append(ids)
     numerical = draw.gamma(1.0, 1.0, (ROWS, len(features.numerical))).astype(np.float32)
-    return ProofRows(numerical, np.concatenate(columns, axis=1), None, "drawn rows")
+    return ProofRows(numerical, np.concatenate(columns, axis=1), None, "drawn rows", np.concatenate(weights, axis=1))
 
 
-def by_feature(rows: ProofRows, features: ModelFeatures) -> dict[str, np.ndarray]:
+def _drawn_weights(draw: np.random.Generator, ids: np.ndarray, pooling: str) -> np.ndarray:
+    """Draw the weights of ids `[n, h]`: a fifth are 0, and of a sum a tenth negative; also set a few ids to none, in the middle of lists."""
+    ids[draw.random(ids.shape) < 0.1] = NO_ID
+    weights = draw.lognormal(0.0, 0.5, ids.shape) * (draw.random(ids.shape) >= 0.2)
+    negative = (draw.random(ids.shape) < 0.1) & (pooling != MEAN)
+    return np.where(negative, -weights, weights).astype(np.float32)
+
+
+def by_feature(rows: ProofRows, features: ModelFeatures) -> dict[str, Any]:
     """Return the rows by feature, as `TrainedModel.score` expects them."""
-    found = {name: rows.numerical[:, place] for place, name in enumerate(features.numerical)}
-    first = 0
+    found: dict[str, Any] = {name: rows.numerical[:, place] for place, name in enumerate(features.numerical)}
+    first = of_weights = 0
     for name in features.categorical:
         hotness = features.hotness(name)
-        found[name] = rows.ids[:, first] if hotness == 1 else rows.ids[:, first : first + hotness]
+        found[name] = rows.ids[:, first : first + hotness] if features.is_list(name) else rows.ids[:, first]
         first += hotness
+        if features.weights(name):
+            found[name] = found[name], rows.id_weights[:, of_weights : of_weights + hotness]
+            of_weights += hotness
     return found

@@ -11,7 +11,7 @@ from served.self_check import check_frames, check_rows, check_tensors
 from served.stalls import ends_when_continued
 from served.unknown_metric import unknown_metric
 from serving import kept_rows
-from serving.description import CATEGORICAL, CHECKPOINT, NUMERICAL, PROBABILITY
+from serving.description import CATEGORICAL, CHECKPOINT, ID_WEIGHTS, NUMERICAL, PROBABILITY
 from utils.checkpoint.manifest import CheckpointError
 
 _RAW = "raw"
@@ -21,7 +21,7 @@ class Scorer(Protocol):
     """An engine that scores samples: `score` returns the probabilities of samples that `checked` has accepted."""
 
     def checked(self, *inputs: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Convert a request to numericals `[B, M]` float32 and ids `[B, K]` int32. Raises ValueError that names feature, sample and value."""
+        """Convert a request to numericals `[B, M]` float32 and ids int32 `[B, …]`. Raises ValueError that names feature, sample and value."""
 
     def score(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Return probabilities `[B]` float32."""
@@ -98,7 +98,7 @@ class Backend:
         if self._raw:
             return self.scorer.checked({name: _texts(name, column) if name in self._texts else column[:, 0] for name, column in given.items()})
         ids = given[CATEGORICAL]
-        return self.scorer.checked(given.get(NUMERICAL, np.empty((len(ids), 0), np.float32)), ids)
+        return self.scorer.checked(given.get(NUMERICAL, np.empty((len(ids), 0), np.float32)), ids, given.get(ID_WEIGHTS))
 
     def _answer(self, checked: dict[int, tuple[np.ndarray, np.ndarray]], responses: list) -> None:
         try:

@@ -21,8 +21,9 @@ import numpy as np
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from serving.connection import Connection, check_inputs
-from serving.description import CATEGORICAL, NUMERICAL
+from serving.description import CATEGORICAL
 from serving.raw_file import RawFile, is_raw
+from serving.split_inputs import input_names, split_inputs
 from utils.commands import run_command
 from utils.config.flags import Parser, add_flags
 from utils.config.option import Bounds, build, check_options, option
@@ -77,14 +78,11 @@ class _SplitRows:
         spec = FeatureSpec.from_yaml(Path(config.dataset_path) / config.feature_spec)
         self._split = TfRawSplit(spec, config.split)
         self.num_samples = self._split.num_samples
-        self.names = [NUMERICAL, CATEGORICAL] if spec.numerical else [CATEGORICAL]
+        self.names = input_names(spec)
 
     def inputs(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Return `numerical` `[B, M]` float32 and `categorical` `[B, K]` int64."""
-        split = self._split
-        columns = [split.read_ids(place, start, stop).reshape(stop - start, -1) for place, _ in enumerate(split.spec.categorical)]
-        found = {CATEGORICAL: np.concatenate(columns, axis=1).astype(np.int64)}
-        return found | ({NUMERICAL: split.read_numerical(start, stop).astype(np.float32)} if split.spec.numerical else {})
+        """Return the rows as inputs, see `split_inputs`."""
+        return split_inputs(self._split, start, stop)
 
     def labels(self, stop: int) -> np.ndarray | None:
         """Return the labels of the first rows; None where the split has none."""

@@ -13,7 +13,7 @@ from utils.checkpoint.packed import TableFiles, table_files
 from utils.config.options import ModelConfig
 
 CROSS, BILINEAR = "cross", "bilinear"  # layers that are no stacks of dense layers
-NUMERICAL, CATEGORICAL, PROBABILITY = "numerical", "categorical", "probability"  # names of tensors
+NUMERICAL, CATEGORICAL, ID_WEIGHTS, PROBABILITY = "numerical", "categorical", "id_weights", "probability"  # names of tensors
 CHECKPOINT = "checkpoint"  # in a version's folder for Triton's Python backend: the folder that `dlrm.load` reads
 
 
@@ -53,16 +53,33 @@ class ServedModel:
         return sum(self._hotness.values())
 
     @property
+    def id_weights(self) -> int:
+        """The number of weights a sample over all sources whose ids have weights: W, the sum of h."""
+        return sum(self._weighted.values())
+
+    @property
     def _hotness(self) -> dict[str, int]:
         """The h of each source, in the order of the ids."""
         return {feature.source: feature.hotness for feature in self.features}
 
     @property
+    def _weighted(self) -> dict[str, int]:
+        """The number of weights of each source, in the order of the ids: h, or 0 where its ids have no weights."""
+        return {feature.source: feature.hotness if feature.weights else 0 for feature in self.features}
+
+    @property
     def id_columns(self) -> list[tuple[int, int]]:
         """The first column of each feature's ids among the K, and the column after the last."""
-        sources = self._hotness
-        ends = dict(zip(sources, itertools.accumulate(sources.values()), strict=True))
-        return [(ends[feature.source] - feature.hotness, ends[feature.source]) for feature in self.features]
+        return self._columns(self._hotness)
+
+    @property
+    def weight_columns(self) -> list[tuple[int, int]]:
+        """The first column of each feature's weights among the W, and the column after the last; the same twice where its ids have no weights."""
+        return self._columns(self._weighted)
+
+    def _columns(self, counts: Mapping[str, int]) -> list[tuple[int, int]]:
+        ends = dict(zip(counts, itertools.accumulate(counts.values()), strict=True))
+        return [(ends[feature.source] - counts[feature.source], ends[feature.source]) for feature in self.features]
 
     @property
     def stacks(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from dataloading.id_weights import expected_weights
 from model.embedding.table import MEAN, Feature
 from model.layers.interaction import pair_indices
 from serving.description import ServedModel
@@ -39,18 +40,24 @@ class Graph(tf.Module):
         self.intercepts = {name: _weight(values, tf.float32, name.replace("/", "_")) for name, values in model.intercepts.items()}
         self.vectors = {name: _weight(values, tf.float32, name) for name, values in model.vectors.items()}
 
-    def probabilities(self, numerical: tf.Tensor | None, categorical: tf.Tensor) -> tf.Tensor:
-        """Compute numerical `[B, M]` float32 (None where M is 0), categorical `[B, K]` int64 -> `[B, 1]` float32.
+    def probabilities(self, numerical: tf.Tensor | None, categorical: tf.Tensor, id_weights: tf.Tensor | None = None) -> tf.Tensor:
+        """Compute probabilities `[B, 1]` float32.
+
+        Args:
+            numerical: `[B, M]` float32; None where M is 0.
+            categorical: `[B, K]` int64.
+            id_weights: `[B, W]` float32; None where W is 0.
 
         Raises:
-            InvalidArgumentError: raised when the graph runs: an id is out of range, or a numerical is not finite.
+            InvalidArgumentError: raised when the graph runs: an id is out of range, a numerical or a weight is not finite, or a weight of a mean is
+                negative.
         """
         facts = self.facts
         dtype = tf.as_dtype(facts.compute_dtype)
-        vectors = [
-            tf.cast(self._looked_up(feature, place, categorical[:, first:stop]), dtype)
-            for place, feature, (first, stop) in zip(facts.table_of, facts.features, facts.id_columns, strict=True)
-        ]
+        vectors = []
+        for place, feature, (first, stop), (begin, end) in zip(facts.table_of, facts.features, facts.id_columns, facts.weight_columns, strict=True):
+            weights = id_weights[:, begin:end] if feature.weights else None
+            vectors.append(tf.cast(self._looked_up(feature, place, categorical[:, first:stop], weights), dtype))
         rounded = None if numerical is None else self._rounded(numerical)
         return tf.sigmoid(facts.architecture.logits(_Operations(self, rounded, vectors)))
 
@@ -62,22 +69,31 @@ class Graph(tf.Module):
         with tf.control_dependencies([finite]):
             return tf.identity(held)
 
-    def _looked_up(self, feature: Feature, place: int, ids: tf.Tensor) -> tf.Tensor:
-        """Look up ids `[B, h]` -> `[B, D]` float32."""
+    def _looked_up(self, feature: Feature, place: int, ids: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor:
+        """Look up ids `[B, h]`, with weights `[B, h]` if they have any -> `[B, D]` float32."""
         ids = self._in_range(feature, self.facts.tables[place].rows, ids)
-        if feature.hotness == 1:
+        if not feature.is_list:
             return self._rows(place, ids[:, 0])
+        if weights is not None:
+            weights = _sound_weights(feature, ids, weights)
+            ids = tf.where(weights == 0, tf.constant(-1, tf.int64), ids)
         there = tf.where(ids >= 0)  # [n, 2]: sample and position in its list
         samples, flat = there[:, 0], tf.gather_nd(ids, there)
         count = tf.shape(ids, out_type=tf.int64)[0]
-        if self.facts.precision in _TABLE_DTYPES:
+        if weights is not None:
+            rows = self._rows(place, flat) * tf.gather_nd(weights, there)[:, tf.newaxis]
+            total = tf.math.unsorted_segment_sum(rows, samples, count)
+        elif self.facts.precision in _TABLE_DTYPES:
             total = tf.math.unsorted_segment_sum(self._rows(place, flat), samples, count)
         else:  # sums the rows without a copy of them in memory
             total = tf.raw_ops.SparseSegmentSumWithNumSegments(
                 data=self.tables[place].read_value(), indices=flat, segment_ids=samples, num_segments=count
             )
-        if feature.pooling == MEAN:
+        if feature.pooling == MEAN and weights is None:
             total /= tf.cast(tf.maximum(tf.math.count_nonzero(ids >= 0, axis=1, keepdims=True), 1), tf.float32)
+        elif feature.pooling == MEAN:
+            sums = tf.reduce_sum(weights, axis=1, keepdims=True)
+            total /= tf.where(sums == 0, tf.ones_like(sums), sums)
         return total
 
     def _rows(self, place: int, ids: tf.Tensor) -> tf.Tensor:
@@ -89,7 +105,7 @@ class Graph(tf.Module):
         return tf.ensure_shape(rows, [None, self.facts.tables[place].dim])
 
     def _in_range(self, feature: Feature, rows: int, ids: tf.Tensor) -> tf.Tensor:
-        least = -1 if feature.hotness > 1 else 0
+        least = -1 if feature.is_list else 0
         how = self.facts.out_of_range
         if how in (_CLIP, _HASH):
             fitting = tf.clip_by_value(ids, tf.constant(0, tf.int64), rows - 1) if how == _CLIP else tf.math.floormod(ids, rows)
@@ -158,6 +174,17 @@ class _Operations:
 
     def _cast(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return [tf.cast(part, self._dtype) for part in parts]
+
+
+def _sound_weights(feature: Feature, ids: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Return weights `[B, h]`, 0 where there is no id and for those that float32 holds with less precision. The graph fails where one is invalid."""
+    weights = tf.where(ids < 0, tf.zeros_like(weights), weights)
+    good = tf.math.is_finite(weights)
+    good = tf.logical_and(good, weights >= 0) if feature.pooling == MEAN else good
+    first = tf.boolean_mask(weights, tf.logical_not(good))[:1]
+    message = [f"feature {feature.source}: weight", first, f"is not {expected_weights(feature.pooling)}"]
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), message)]):
+        return tf.where(tf.abs(weights) < np.finfo(np.float32).smallest_normal, tf.zeros_like(weights), weights)
 
 
 def _growing(dim: int, dtype: tf.DType, name: str) -> tf.Variable:

@@ -87,14 +87,18 @@ def _inputs(kind: str, inputs: Sequence[Tensor], features: dict[str, Any]) -> li
     lines += [f"| {one.name} | {'BYTES' if one.kind == 'STRING' else one.kind} | [B, {one.width}] |" for one in inputs]
     if kind == RAW:
         return [*lines, "", "Values as in the log; an empty text or NaN for a missing value. Values that training did not see get id 0."]
-    lists = {name: facts["hotness"] for name, facts in features.get("particulars", {}).items() if facts.get("hotness", 1) > 1}
-    named = [f"{name} ({lists[name]})" if name in lists else name for name in features["categorical"]]
+    particulars = features.get("particulars", {})
+    weighted = [name for name in features["categorical"] if particulars.get(name, {}).get("weights", False)]
+    lists = {name: facts.get("hotness", 1) for name, facts in particulars.items() if facts.get("hotness", 1) > 1 or name in weighted}
+    named = {name: f"{name} ({lists[name]})" if name in lists else name for name in features["categorical"]}
+    of_weights = f"`id_weights`, weights of the ids in the same order (of an id -1 any number): {', '.join(named[name] for name in weighted)}."
     return [
         *lines,
         "",
         f"`numerical`: {', '.join(features['numerical']) or 'none'}.",
         "",
-        f"`categorical`, ids of each feature side by side (in brackets their number; -1 stands for no id): {', '.join(named)}.",
+        f"`categorical`, ids of each feature side by side (in brackets their number; -1 stands for no id): {', '.join(named.values())}.",
+        *(["", of_weights] if weighted else []),
     ]
 
 

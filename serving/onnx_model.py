@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from model.embedding.table import MEAN, Feature
 from model.layers.interaction import pair_indices
-from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY, ServedModel
+from serving.description import CATEGORICAL, ID_WEIGHTS, NUMERICAL, PROBABILITY, ServedModel
 from utils.checkpoint.links import clone
 from utils.config.serving import BFLOAT16, FLOAT16, INT8
 
@@ -24,8 +24,9 @@ def write_onnx(model: ServedModel, folder: Path) -> Path:
     """Write `model.onnx` and the tables' files beside it; return the path of `model.onnx`.
 
     The tables share the data of the model's files where the file system has reflinks: ONNX's own reader refuses hard links. Inputs are `numerical`
-    float32 `[B, M]` (where M > 0) and `categorical` int64 `[B, K]`; the output is `probability` float32 `[B, 1]`. Products are float32, whatever the
-    precision of the tables. An id out of range fails the request, or is clipped or hashed, as exported. A numerical that is not finite gives NaN.
+    float32 `[B, M]` (where M > 0), `categorical` int64 `[B, K]` and `id_weights` float32 `[B, W]` (where W > 0); the output is `probability` float32
+    `[B, 1]`. Products are float32, whatever the precision of the tables. An id out of range fails the request, or is clipped or hashed, as exported.
+    A numerical or a weight that is not finite, or a negative weight of a mean, gives NaN.
 
     Raises:
         OSError: the files cannot be written.
@@ -107,33 +108,50 @@ class _Graph(_Nodes):
         """Build the whole model."""
         model = self._model
         vectors = []
-        for place, feature, (first, stop) in zip(model.table_of, model.features, model.id_columns, strict=True):
-            ids = self._add("Slice", CATEGORICAL, self._constant([first]), self._constant([stop]), self._constant([1]))
-            vectors.append(self._looked_up(feature, place, ids))
+        for place, feature, columns, of_weights in zip(model.table_of, model.features, model.id_columns, model.weight_columns, strict=True):
+            ids, weights = self._columns(CATEGORICAL, *columns), self._columns(ID_WEIGHTS, *of_weights) if feature.weights else None
+            vectors.append(self._looked_up(feature, place, ids, weights))
         self.numerical, self.vectors = (self._rounded() if model.numerical else None), vectors
         self._nodes.append(helper.make_node("Sigmoid", [model.architecture.logits(self)], [PROBABILITY]))
         inputs = [(NUMERICAL, TensorProto.FLOAT, len(model.numerical))] if model.numerical else []
         inputs.append((CATEGORICAL, TensorProto.INT64, model.ids))
+        inputs += [(ID_WEIGHTS, TensorProto.FLOAT, model.id_weights)] if model.id_weights else []
         given = [helper.make_tensor_value_info(name, kind, ["B", width]) for name, kind, width in inputs]
         found = [helper.make_tensor_value_info(PROBABILITY, TensorProto.FLOAT, ["B", 1])]
         graph = helper.make_graph(self._nodes, "scorer", given, found, self._weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION, producer_name="dlrm")
 
-    def _looked_up(self, feature: Feature, place: int, ids: str) -> str:
-        """Look up ids `[B, h]` -> `[B, D]`."""
-        table = self._model.tables[place]
-        ids = self._in_range(feature, table.rows, ids)
-        if feature.hotness == 1:
+    def _columns(self, values: str, first: int, stop: int) -> str:
+        return self._add("Slice", values, self._constant([first]), self._constant([stop]), self._constant([1]))
+
+    def _looked_up(self, feature: Feature, place: int, ids: str, weights: str | None) -> str:
+        """Look up ids `[B, h]`, with weights `[B, h]` if they have any -> `[B, D]`."""
+        ids = self._in_range(feature, self._model.tables[place].rows, ids)
+        if not feature.is_list:
             return self._rows(place, self._add("Squeeze", ids, self._constant([1])))
+        zero = self._constant(np.float32(0))
         there = self._add("GreaterOrEqual", ids, self._constant(0))
-        rows = self._rows(place, self._add("Max", ids, self._constant(0)))  # [B, h, D]
-        mask = self._add("Unsqueeze", self._add("Cast", there, to=TensorProto.FLOAT), self._constant([2]))
-        zeros = self._constant(np.float32(0))
-        total = self._add("ReduceSum", self._add("Where", self._add("Cast", mask, to=TensorProto.BOOL), rows, zeros), self._constant([1]), keepdims=0)
+        if weights is None:
+            parts = self._add("Cast", there, to=TensorProto.FLOAT)  # what each id adds to the number that a mean divides by
+        else:
+            parts = self._sound_weights(feature, self._add("Where", there, weights, zero))
+            there = self._add("Not", self._add("Equal", parts, zero))
+        rows, parts = self._rows(place, self._add("Max", ids, self._constant(0))), self._add("Unsqueeze", parts, self._constant([2]))
+        rows = rows if weights is None else self._add("Mul", rows, parts)  # [B, h, D]
+        kept = self._add("Where", self._add("Unsqueeze", there, self._constant([2])), rows, zero)
+        total = self._add("ReduceSum", kept, self._constant([1]), keepdims=0)
+        if feature.pooling != MEAN:
+            return total
+        count = self._add("ReduceSum", parts, self._constant([1]), keepdims=0)
+        return self._add("Div", total, self._add("Where", self._add("Equal", count, zero), self._constant(np.float32(1)), count))
+
+    def _sound_weights(self, feature: Feature, weights: str) -> str:
+        """Make invalid weights NaN, and those 0 that float32 holds with less precision."""
+        zero, smallest = self._constant(np.float32(0)), self._constant(np.finfo(np.float32).smallest_normal)
+        weights = self._add("Where", self._add("Less", self._add("Abs", weights), smallest), zero, weights)
         if feature.pooling == MEAN:
-            count = self._add("ReduceSum", mask, self._constant([1]), keepdims=0)
-            total = self._add("Div", total, self._add("Max", count, self._constant(np.float32(1))))
-        return total
+            weights = self._add("Where", self._add("Less", weights, zero), self._constant(np.float32("nan")), weights)
+        return self._add("Add", weights, self._add("Mul", weights, zero))  # infinity * 0 is NaN
 
     def _rows(self, place: int, ids: str) -> str:
         model, table = self._model, self._model.tables[place]
@@ -151,7 +169,7 @@ class _Graph(_Nodes):
 
     def _in_range(self, feature: Feature, rows: int, ids: str) -> str:
         """Make ids `[B, h]` valid. An id out of range becomes V, which Gather refuses; Gather would read −1 as the last row."""
-        how, least = self._model.out_of_range, -1 if feature.hotness > 1 else 0
+        how, least = self._model.out_of_range, -1 if feature.is_list else 0
         if how == _CLIP:
             fitting = self._add("Min", self._add("Max", ids, self._constant(0)), self._constant(rows - 1))
         elif how == _HASH:

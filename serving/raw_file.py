@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from serving.connection import Input
+from serving.description import CATEGORICAL, ID_WEIGHTS, NUMERICAL
 from utils.errors import UserError
 
 _FLOATS, _TEXTS = "FP32", "BYTES"
@@ -99,5 +100,5 @@ def _refuse(path: str, column: Any, wrong: Any, expected: str) -> None:
 
 
 def is_raw(inputs: Sequence[Input]) -> bool:
-    """Return whether a model takes columns of the log; other models take `numerical` and `categorical`."""
-    return not {one.name for one in inputs} <= {"numerical", "categorical"} or any(one.kind == _TEXTS for one in inputs)
+    """Return whether a model takes columns of the log; other models take `numerical`, `categorical` and `id_weights`."""
+    return not {one.name for one in inputs} <= {NUMERICAL, CATEGORICAL, ID_WEIGHTS} or any(one.kind == _TEXTS for one in inputs)

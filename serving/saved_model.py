@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY, ServedModel
+from serving.description import CATEGORICAL, ID_WEIGHTS, NUMERICAL, PROBABILITY, ServedModel
 from serving.graph import Graph
 from serving.raw_graph import RawFeatures, RawGraph
 from serving.triton_config import Tensor
@@ -27,7 +27,7 @@ def write_saved_model(model: ServedModel, folder: Path, inputs: Sequence[Tensor]
     Args:
         model: model to write.
         folder: folder to create.
-        inputs: `numerical` and `categorical`, or columns of the log.
+        inputs: `numerical`, `categorical` and `id_weights` as far as the model has them, or columns of the log.
         raw: sources of the features in the log; None where the inputs are ids.
 
     Raises:
@@ -43,7 +43,7 @@ def write_saved_model(model: ServedModel, folder: Path, inputs: Sequence[Tensor]
         by_name = {one.name: tensor for one, tensor in zip(inputs, given, strict=True)}
         if raw:
             return {PROBABILITY: graph.probabilities(*graph.raw.encoded(by_name))}
-        return {PROBABILITY: graph.probabilities(by_name.get(NUMERICAL), by_name[CATEGORICAL])}
+        return {PROBABILITY: graph.probabilities(by_name.get(NUMERICAL), by_name[CATEGORICAL], by_name.get(ID_WEIGHTS))}
 
     graph.score = tf.function(score, input_signature=specs, autograph=False)
     concrete = graph.score.get_concrete_function()

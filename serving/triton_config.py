@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY
+from serving.description import CATEGORICAL, ID_WEIGHTS, NUMERICAL, PROBABILITY
 from utils.config.serving import GPU, ONNX, SAVEDMODEL, TRITON, ExportConfig
 
 ROWS = "ROWS"  # a parameter: rows of each feature's table, `300*6` for a table of 300 rows and 6 ids a sample
@@ -20,10 +20,10 @@ class Tensor(NamedTuple):
     width: int
 
 
-def inputs_of_ids(num_numerical: int, num_ids: int) -> list[Tensor]:
-    """Return the inputs `numerical` `[B, M]`, where M is not 0, and `categorical` `[B, K]`."""
-    numerical = [Tensor(NUMERICAL, "FP32", num_numerical)] if num_numerical else []
-    return [*numerical, Tensor(CATEGORICAL, "INT64", num_ids)]
+def inputs_of_ids(num_numerical: int, num_ids: int, num_weights: int = 0) -> list[Tensor]:
+    """Return the inputs `numerical` `[B, M]` where M is not 0, `categorical` `[B, K]`, and `id_weights` `[B, W]` where W is not 0."""
+    inputs = Tensor(NUMERICAL, "FP32", num_numerical), Tensor(CATEGORICAL, "INT64", num_ids), Tensor(ID_WEIGHTS, "FP32", num_weights)
+    return [one for one in inputs if one.width or one.name == CATEGORICAL]
 
 
 def inputs_of_columns(numbers: Mapping[str, bool]) -> list[Tensor]:

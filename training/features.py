@@ -65,6 +65,14 @@ class ModelFeatures:
         """Return whether the ids of a categorical feature have weights."""
         return self.particulars.get(feature, {}).get("weights", False)
 
+    def is_list(self, feature: str) -> bool:
+        """Return whether a sample may have any number of a categorical feature's ids up to the hotness, and -1 means no id."""
+        return self.hotness(feature) > 1 or self.weights(feature)
+
+    def columns(self, feature: str) -> int:
+        """Return the numbers of a sample in an array of ids: the hotness, and as many again for weights."""
+        return self.hotness(feature) * (2 if self.weights(feature) else 1)
+
     @property
     def tables(self) -> dict[str, int]:
         """V of each table, by the table's name."""

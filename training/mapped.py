@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from model.embedding.placement import Placement
+from model.embedding.shard import IdRows
 from model.embedding.shard_specs import ids_of
 from model.sharded_model import ShardedModel
 from training.device_batch import TensorBatch
@@ -46,19 +47,22 @@ class MappedTables:
 
         The vectors are bit-identical to those of `DistributedEmbedding`.
         """
-        found = [_pooled(table, ids[one.rows.start : one.rows.stop], one.mean) for one, table in self._lookups]
+        found = [_pooled(table, ids[one.first : one.end], one) for one, table in self._lookups]
         return np.concatenate(found, axis=1) if len(set(self.widths)) > 1 else np.stack(found, axis=1)
 
 
-def _pooled(table: RowReader, ids: np.ndarray, mean: bool) -> np.ndarray:
-    """Return the sum or the mean of the rows of ids `[h, B]`: `[B, D_f]`."""
-    if len(ids) == 1:
+def _pooled(table: RowReader, ids: np.ndarray, how: IdRows) -> np.ndarray:
+    """Return the sum or the mean of the rows of ids `[h, B]`, or `[2h, B]` with the bits of their weights: `[B, D_f]`."""
+    if not how.is_list:
         return table.rows(ids[0])
-    total = np.zeros((ids.shape[1], table.shape[1]), np.float32)
-    for some in ids:
+    weights = np.ascontiguousarray(ids[how.hotness :], np.int32).view(np.float32) if how.weighted else (ids >= 0).astype(np.float32)
+    total, count = np.zeros((ids.shape[1], table.shape[1]), np.float32), np.zeros(ids.shape[1], np.float32)
+    for some, weight in zip(ids, weights, strict=False):
         there = some >= 0
-        total[there] += table.rows(some[there])
-    return total / np.maximum((ids >= 0).sum(axis=0), 1).astype(np.float32)[:, np.newaxis] if mean else total
+        rows = table.rows(some[there])
+        total[there] += rows * weight[there, np.newaxis] if how.weighted else rows
+        count += weight
+    return total / np.where(count == 0, np.float32(1), count)[:, np.newaxis] if how.mean else total
 
 
 class MappedEvaluator(Evaluator):

@@ -62,6 +62,11 @@ class Feature:
             )
 
     @property
+    def is_list(self) -> bool:
+        """Whether a sample may have any number of ids up to h, and -1 means no id; else each sample has exactly one."""
+        return self.hotness > 1 or self.weights
+
+    @property
     def columns(self) -> int:
         """The numbers of a sample in the ids: h, and as many again for weights."""
         return 2 * self.hotness if self.weights else self.hotness

@@ -39,3 +39,24 @@ def test_vectors_lie_side_by_side(widths):
             vectors.append(total / np.float32(max(len(some), 1)) if feature.pooling == "mean" else total)
         expected.append(np.stack(vectors) if len(set(widths)) == 1 else np.concatenate(vectors))
     np.testing.assert_array_equal(found, np.stack(expected))
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("hotness", [1, 3])
+def test_weights_of_ids_follow_them_as_bits(hotness, mean):
+    draw = np.random.default_rng(1)
+    values = draw.standard_normal((9, 4)).astype(np.float32)
+    before = Feature("a", "a", "a")
+    weighted = Feature("b", "b", "b", hotness, "mean" if mean else "sum", weights=True)
+    ids = draw.integers(-1, 9, (hotness, 50)).astype(np.int32)
+    weights = np.where(ids < 0, 0, draw.lognormal(size=ids.shape)).astype(np.float32)
+    weights[:, :3] = 0
+    ids[:, :2] = -1
+    tables = MappedTables(single([Table("a", 5, 4), Table("b", 9, 4)], [before, weighted]), [Array(values), Array(values)])
+    found = tables.look_up(np.concatenate([np.zeros((1, 50), np.int32), ids, weights.view(np.int32)]))
+    for sample in range(50):
+        total, count = np.zeros(4, np.float32), np.float32(0)
+        for one, weight in zip(ids[:, sample], weights[:, sample], strict=True):
+            total += weight * values[one] if one >= 0 else 0
+            count += weight
+        np.testing.assert_array_equal(found[sample], [values[0], total / (count or np.float32(1)) if mean else total])
