@@ -95,7 +95,9 @@ class CriteoInputs:
 
 
 class TableInputs:
-    """An encoder of columns of a table into `[B, M]`, and `[B]` or `[B, h]` for each categorical feature, as `preproc.table` encodes.
+    """An encoder of columns of a table into `[B, M]`, and ids of each categorical feature, as `preproc.table` encodes.
+
+    Ids are `[B]`, of a list `[B, h]`, and with weights `[B, 2h]`, as `dataloading.id_weights` describes.
 
     Args:
         checkpoint: checkpoint of the model.
@@ -104,8 +106,8 @@ class TableInputs:
     Attributes:
         columns: columns of the table that the features are made of.
         numbers: the columns that only numbers are made of; the others may be texts.
-        kinds: kind of each column: `number`, `time`, `list`, or the kind of its ids' values in training (`integer`, `text`, … of
-            `recipe.VALUES`; `text` where that was not recorded).
+        kinds: kind of each column: `number`, `time`, `list`, `weights` (of the values in a list), or the kind of its ids' values in training
+            (`integer`, `text`, … of `recipe.VALUES`; `text` where that was not recorded).
         unknown: counts of values that the vocabularies lack.
         transforms: recipe of each feature, by its name.
         vocabularies: vocabulary file of each feature that has one.
@@ -124,12 +126,15 @@ class TableInputs:
                 self._recipes[name] = recipe_of(name, known.get(name), fitted=True)
             except ValueError as error:
                 raise UserError(f"{checkpoint.folder}: the transform of feature {name}: {error}") from None
+            if (self._recipes[name].weights is not None) != features.weights(name):
+                found = "names no column of weights, but the model has them" if features.weights(name) else "names weights, but the model has none"
+                raise UserError(f"{checkpoint.folder}: the transform of feature {name} {found}; train on a dataset as preproc.table wrote it")
         self.columns = tuple(dict.fromkeys(column for recipe in self._recipes.values() for column in recipe.inputs))
         as_texts = {column for recipe in self._recipes.values() if recipe.kind != NUMERICAL for column in recipe.inputs}
         self.numbers = frozenset(self.columns) - as_texts
         self.kinds = dict.fromkeys(self.columns, "number") | self._kinds_of_texts()
         self.unknown = UnknownValues()
-        self._lists = {recipe.columns[0] for recipe in self._recipes.values() if recipe.kind == LIST}
+        self._lists = {name for recipe in self._recipes.values() if recipe.kind == LIST for name in recipe.inputs}
         rows = features.categorical
         self._lookups = {name: _lookup(checkpoint, name, rows[name]) for name in rows if self._recipes[name].has_vocabulary}
         self.transforms, self.vocabularies = self._recipes, {name: checkpoint.folder / kept_file(name) for name in self._lookups}
@@ -138,7 +143,7 @@ class TableInputs:
         """Return the kinds of the columns that ids and times are made of."""
         from utils.encoding.recipe import CATEGORICAL, LIST, TEXT, TIME
 
-        found: dict[str, str] = {}
+        found = {recipe.weights: "weights" for recipe in self._recipes.values() if recipe.weights is not None}
         for recipe in sorted((part for one in self._recipes.values() for part in one.parts or (one,)), key=lambda one: one.kind == CATEGORICAL):
             if recipe.kind in (CATEGORICAL, LIST, TIME):
                 found[recipe.columns[0]] = recipe.kind if recipe.kind in (LIST, TIME) else recipe.values or TEXT
@@ -157,6 +162,7 @@ class TableInputs:
             if len(column) != count:
                 raise ValueError(f"column {name}: has shape [{len(column)}], expected [{count}] as {first} has")
         raw, found = pl.DataFrame(list(given.values())), {}
+        weights = {name: self._weights(name, raw) for name, recipe in self._recipes.items() if recipe.weights is not None}
         for name, recipe in self._recipes.items():
             value, bad, expected = made(recipe, raw.schema)
             try:
@@ -169,9 +175,21 @@ class TableInputs:
                 shown = ", ".join(repr(raw[column][row])[:60] for column in recipe.inputs)
                 raise ValueError(f"feature {name}: value {shown} of sample {row}, expected {expected}")
         numerical, counts = self._numerical(found, count), {}
-        ids = [self._ids(name, found[name], counts) for name in self._features.categorical]
+        ids = [self._ids(name, found[name], weights.get(name), counts) for name in self._features.categorical]
         self.unknown.add(counts)
         return numerical, ids
+
+    def _weights(self, name: str, raw: Any) -> Any:
+        """Return the weights of a feature's values, lists of Float64."""
+        from utils.encoding.id_weights import fault, id_weights
+
+        recipe, pooling = self._recipes[name], self._features.pooling(name)
+        value, bad, _ = id_weights(recipe, raw.schema, pooling)
+        found = raw.select(value=value, bad=bad)
+        if found["bad"].any():
+            row = found["bad"].arg_max()
+            raise ValueError(f"feature {name}: sample {row}: {fault(recipe, raw[row : row + 1], pooling)}")
+        return found["value"]
 
     def _numerical(self, found: Mapping[str, Any], count: int) -> np.ndarray:
         from utils.encoding.numbers import stored, transformed
@@ -185,7 +203,7 @@ class TableInputs:
                 raise ValueError(f"feature {name}: value {values[beyond]} of sample {beyond} is beyond what {dtype} holds")
         return numbers
 
-    def _ids(self, name: str, values: Any, counts: dict[str, tuple[int, int]]) -> np.ndarray:
+    def _ids(self, name: str, values: Any, weights: Any, counts: dict[str, tuple[int, int]]) -> np.ndarray:
         from utils.encoding.ids import hashed_ids, padded
         from utils.encoding.numbers import bucketed
         from utils.encoding.recipe import LISTS
@@ -205,10 +223,16 @@ class TableInputs:
             same = given == error.text
             place = (same if same.any() else given.str.contains(error.text, literal=True)).arg_max()
             sample = place if lengths is None else int(np.searchsorted(np.cumsum(lengths), place, side="right"))
-            raise ValueError(f"feature {name}, column {', '.join(recipe.inputs)}: sample {sample}: {error}") from None
+            raise ValueError(f"feature {name}, column {', '.join(recipe.value_columns)}: sample {sample}: {error}") from None
         ids = hashed_ids(values, recipe.hash_buckets) if recipe.hash_buckets else self._lookups[name].ids(values)
         if recipe.has_vocabulary:
             counts[name] = counted(values, ids)
+        if weights is not None:
+            from run.weighted_ids import with_weights
+            from utils.encoding.id_weights import padded_weights
+
+            lists = padded(ids, lengths, recipe.max_hotness, weighted=True)
+            return with_weights(name, self._features.pooling(name), lists, padded_weights(weights, recipe.max_hotness))
         return ids if lengths is None else padded(ids, lengths, recipe.max_hotness)
 
 

@@ -10,7 +10,8 @@ from serving.proof import ROWS
 from serving.raw_graph import RawFeature, RawFeatures
 from utils.encoding.recipe import BETWEEN, CROSS, LIST, NUMERICAL, TIME, UNITS, Recipe
 
-_MISSING, _UNSEEN = 0.05, "never seen"
+_MISSING, _UNSEEN, _LONGEST = 0.05, "never seen", 5
+_WEIGHTS = ("0", "0.25", "0.7", "1", "3e-5", "12")
 
 
 def raw_features(inputs: CriteoInputs | TableInputs, numerical: Sequence[str], categorical: Sequence[str]) -> RawFeatures:
@@ -23,14 +24,19 @@ def drawn_columns(inputs: CriteoInputs | TableInputs, seed: int = 0) -> dict[str
     """Draw a value of every column for `ROWS` samples: float32 with NaN, or texts."""
     draw = np.random.default_rng(seed)
     found = {}
+    weighted = {recipe.weights: recipe for how in inputs.transforms.values() for recipe in _parts(how) if recipe.weights is not None}
+    # one length for all lists of a sample, since several lists may have the same column of weights
+    lengths = draw.integers(0, _LONGEST + 1, ROWS) if weighted else None
     for column in inputs.columns:
         recipes = [recipe for how in inputs.transforms.values() for recipe in _parts(how) if column in recipe.columns]
-        if column in inputs.numbers:
+        if column in weighted:
+            found[column] = _weights(weighted[column], lengths, draw)
+        elif column in inputs.numbers:
             found[column] = _numbers(recipes, draw)
         elif not recipes:
             found[column] = _texts([f"{value:08x}" for value in _values(inputs, column)], "ffffffff", draw)
         else:
-            found[column] = _of_recipes(inputs, column, recipes, draw)
+            found[column] = _of_recipes(inputs, column, recipes, lengths, draw)
     return found
 
 
@@ -44,7 +50,11 @@ def _numbers(recipes: Sequence[Recipe], draw: np.random.Generator) -> np.ndarray
     return np.where(draw.random(ROWS) < _MISSING, np.nan, values).astype(np.float32)
 
 
-def _of_recipes(inputs: TableInputs, column: str, recipes: Sequence[Recipe], draw: np.random.Generator) -> np.ndarray:
+def _weights(recipe: Recipe, lengths: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    return np.array([recipe.separator.join(draw.choice(_WEIGHTS, length)) for length in lengths], object)
+
+
+def _of_recipes(inputs: TableInputs, column: str, recipes: Sequence[Recipe], lengths: np.ndarray | None, draw: np.random.Generator) -> np.ndarray:
     time = next((recipe for recipe in recipes if recipe.kind == TIME), None)
     if time is not None:
         return _times(time, draw)
@@ -58,7 +68,10 @@ def _of_recipes(inputs: TableInputs, column: str, recipes: Sequence[Recipe], dra
     listed = next((recipe for recipe in recipes if recipe.kind == LIST), None)
     if listed is not None:
         words = [*values[:1000], _UNSEEN]
-        return np.array([listed.separator.join(draw.choice(words, draw.integers(0, 6))) for _ in range(ROWS)], object)
+        if lengths is None:
+            return np.array([listed.separator.join(draw.choice(words, draw.integers(0, _LONGEST + 1))) for _ in range(ROWS)], object)
+        words = [word for word in words if word.strip() and listed.separator not in word]  # these count as one value each
+        return np.array([listed.separator.join(draw.choice(words, length)) for length in lengths], object)
     return _texts(values, "17" if as_number else _UNSEEN, draw)
 
 

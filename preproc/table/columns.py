@@ -6,6 +6,7 @@ weight: importance
 features:
   user: {kind: categorical, frequency_threshold: 2}
   genres: {kind: list, separator: "|", max_hotness: 5, pooling: mean}
+  tags: {kind: list, weights: tag_weights}
   price: {kind: numerical, transform: log1p, clip: [0, 1000]}
   hour: {kind: time, column: timestamp, part: hour}
   user_hour: {kind: cross, columns: [user, hour], hash_buckets: 10000}
@@ -60,7 +61,7 @@ class Plan:
     @property
     def list_columns(self) -> frozenset[str]:
         """The columns that may hold lists."""
-        return frozenset(recipe.columns[0] for recipe in self.features.values() if recipe.kind == LIST)
+        return frozenset(name for recipe in self.features.values() if recipe.kind == LIST for name in recipe.inputs)
 
     def of(self, gives: str) -> dict[str, Recipe]:
         """Return the features of one output: `ids`, `lists` or `numbers`."""

@@ -265,7 +265,7 @@ def with_texts(rows: StagedRows, feature: str, recipe: Recipe) -> Iterator[Coded
         try:
             yield Coded(codes, texts_of(recipe, texts))
         except ValueKindError as error:
-            raise DatasetError(f"feature {feature}, column {', '.join(recipe.inputs)}: {error}") from None
+            raise DatasetError(f"feature {feature}, column {', '.join(recipe.value_columns)}: {error}") from None
 
 
 def values_of(lists: pl.Series) -> pl.Series:

@@ -24,7 +24,8 @@ ALL = "all"
 FIT, ENCODE = MODES = ("fit", "encode")
 _UNLABELLED = "new"  # default name of the split of rows without a label
 _NAMED = ("label", "group", "weight", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator")
-_PLANNED = (*_NAMED, "max_hotness", "pooling", "time_unit", "numerical_transform")  # set by a configuration or an older dataset in place of the flags
+_OF_LISTS = ("max_hotness", "pooling", "id_weights")
+_PLANNED = (*_NAMED, *_OF_LISTS, "time_unit", "numerical_transform")  # set by a configuration or an older dataset in place of the flags
 # flags that do not affect the dataset's bytes, or that name files, whose identities are compared instead
 _READ = ("train", "valid", "test", "data", "config", "vocabulary", "join", "join_columns")  # files
 NOT_OF_THE_BYTES = (*_READ, "dst", "target", "block_bytes", "resume", "overwrite", *FLAGS)
@@ -137,6 +138,12 @@ def _add_columns(parser: Parser) -> None:
         "--max_hotness", type=whole(1), metavar="N", help="keep the first N values of a list (default: length of the longest in training)"
     )
     group.add_argument("--pooling", choices=("sum", "mean"), help="pooling of the vectors of a list (default: sum)")
+    group.add_argument(
+        "--id_weights",
+        type=_id_weights,
+        metavar="LIST=COLUMN,…",
+        help="columns with a weight for each value of a list: tags=tag_weights; read as the list is, by the same separator (default: none)",
+    )
     group.add_argument("--time_format", metavar="FORM", help="strftime format of times that are not ISO 8601, such as %%y%%m%%d%%H")
     group.add_argument("--time_unit", choices=tuple(UNITS), help="unit of times that are numbers (default: inferred from their size)")
     group.add_argument("--numerical_transform", choices=TRANSFORMS, help=f"transform of numerical features (default: {STANDARDISE})")
@@ -211,7 +218,7 @@ def named_of(args: argparse.Namespace) -> Named:
     not_features = tuple(name for name in (args.split_by, args.split_column) if name)
     columns = (args.categorical or (), args.numerical or (), args.lists or (), args.times or (), args.ignore or ())
     transform = args.numerical_transform or STANDARDISE
-    return Named(args.label, args.group, *columns, not_features, ids, of_lists, of_times, transform, args.weight)
+    return Named(args.label, args.group, *columns, not_features, ids, of_lists, of_times, transform, args.weight, args.id_weights or {})
 
 
 def reading_of(args: argparse.Namespace) -> Reading:
@@ -303,6 +310,16 @@ def _one_hot_list(text: str) -> tuple[str, tuple[str, ...]]:
     if not name.strip() or not found or any(pattern.count("*") > 1 for pattern in found):
         raise argparse.ArgumentTypeError(f"expected NAME=PATTERN, such as genres=genre_*, with at most one * in a pattern, found {text!r}")
     return name.strip(), found
+
+
+def _id_weights(text: str) -> dict[str, str]:
+    pairs = [pair.split("=") for pair in _names(text)]
+    found = {pair[0].strip(): pair[-1].strip() for pair in pairs}
+    if any(len(pair) != 2 for pair in pairs) or not all((*found, *found.values())) or len(found) < len(pairs):
+        raise argparse.ArgumentTypeError(f"expected LIST=COLUMN, such as tags=tag_weights, separated by commas, each list once, found {text!r}")
+    if same := next((name for name, column in found.items() if name == column), None):
+        raise argparse.ArgumentTypeError(f"{same}={same}: expected another column than the list's own")
+    return found
 
 
 def _separator(text: str) -> str:

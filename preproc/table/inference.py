@@ -1,6 +1,6 @@
 """Inference of column types from a first block of rows, for the columns that the user does not name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,7 @@ class Named:
     of_times: dict[str, Any] = field(default_factory=dict)
     transform: str = STANDARDISE
     weight: str | None = None
+    id_weights: Mapping[str, str] = field(default_factory=dict)  # the columns of the weights of lists' values, by the lists' columns
 
 
 def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) -> Plan:
@@ -64,11 +65,11 @@ def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) ->
         raise DatasetError(f"--label {named.label}: no column {label}; {expected}; the columns are {', '.join(sample.columns[:12])}{one}")
     features: dict[str, Recipe] = {}
     doubtful: dict[str, list[str]] = {"few": [], "many": [], "empty": [], "unknown": [], "mostly": []}
-    ignored = list(named.ignored)
+    ignored, left_out = list(named.ignored), {label, named.group, named.weight, *named.not_features, *named.ignored, *named.id_weights.values()}
     for column in sample.columns:
         if column in kinds:
             kind = kinds[column]
-        elif column in (label, named.group, named.weight) or column in named.not_features or column in named.ignored:
+        elif column in left_out:
             continue
         else:
             kind, doubt = _kind(sample[column])
@@ -102,6 +103,12 @@ def _named_kinds(sample: pl.DataFrame, named: Named) -> dict[str, str]:
             if column in found or column in named.ignored:
                 raise DatasetError(f"{flag} {column}: the column is given by two flags; expected one kind")
             found[column] = kind
+    for column, weights in named.id_weights.items():
+        flag = f"--id_weights {column}={weights}"
+        for name in (column, weights):
+            _check_column(sample, f"{flag}: column", name)
+        if found.setdefault(column, LIST) != LIST or column in named.ignored:
+            raise DatasetError(f"{flag}: another flag says that {column} is no list, and only values of lists have weights; remove one of the flags")
     for column in named.ignored:
         _check_column(sample, "--ignore", column)
     for flag, column in (("--group", named.group), ("--weight", named.weight)):
@@ -122,7 +129,7 @@ def _recipes(column: str, kind: str, named: Named, sample: pl.DataFrame) -> dict
     if kind == CATEGORICAL:
         return {column: Recipe(CATEGORICAL, (column,), **named.ids)}
     if kind == LIST:
-        return {column: Recipe(LIST, (column,), **named.ids, **named.of_lists)}
+        return {column: Recipe(LIST, (column,), weights=named.id_weights.get(column), **named.ids, **named.of_lists)}
     times = named.of_times if named.of_times else {"unit": unit_of(sample[column])}
     return {f"{column}_{part}": Recipe(TIME, (column,), part=part, **times, **named.ids) for part in (HOUR, WEEKDAY)}
 

@@ -20,7 +20,7 @@ from preproc.table.negatives import KeptRows
 from preproc.table.reading import FileCounts, Reading, stage
 from preproc.table.splits import TRAIN, SplitRule
 from preproc.table.staging import SPLIT, Split, StagedRows, TableStaging
-from preproc.table.steps import Counted, SplitsFilled, counted, say_cut
+from preproc.table.steps import Counted, SplitsFilled, counted, say_changed
 from utils.encoding.recipe import recipe_of
 
 
@@ -73,5 +73,5 @@ class PolarsTable:
                 rows = StagedRows(self._staging, [split])
                 written = kept if name == TRAIN else None
                 filled[name] = table_write.write_split(rows, plan, writer.spec, writer.files(name), vocabularies, bar.update, self._progress, written)
-                say_cut(partial(bar.write, file=sys.stderr), name, plan, filled[name])
+                say_changed(partial(bar.write, file=sys.stderr), name, plan, filled[name])
         return filled

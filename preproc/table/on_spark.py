@@ -8,7 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
-from dataloading.feature_spec import Categorical
+from dataloading.contract import SplitFiles
+from dataloading.feature_spec import Categorical, FeatureSpec
 from dataloading.features import VOCABULARY
 from dataloading.tf_raw import TfRawWriter
 from preproc.reading.stores import Source
@@ -39,14 +40,16 @@ from preproc.table.spark_tasks import (
     bucket_file,
     count_part,
     hash_part,
+    ids_file,
     learn_part,
     number_part,
     sort_part,
+    weights_file,
     write_part,
 )
 from preproc.table.splits import TRAIN, SplitRule
 from preproc.table.staging import Block, Split, StagedRows, TableStaging
-from preproc.table.steps import Counted, SplitsFilled, say_cut
+from preproc.table.steps import Counted, SplitsFilled, say_changed
 from preproc.table.writing import Filled
 from utils.encoding.kinds import Evidence, joined
 from utils.encoding.recipe import Recipe
@@ -171,9 +174,9 @@ class SparkTable:
             for place, feature in enumerate(features):
                 numbers = [number for number, (other, rows) in enumerate(numbered) if other == place and name in rows]
                 found[feature.name] = functools.reduce(Filled.plus, (numbers_of[number][name] for number in numbers), Filled())
-                paths = [self._engine.task_folder("ids", number) / f"{name}.bin" for number in numbers]
-                _join(paths, writer.files(name).categorical[place], kept if name == TRAIN else None)
-            say_cut(lambda text: print(text, file=sys.stderr), name, plan, found)
+                folders = [self._engine.task_folder("ids", number) for number in numbers]
+                _join_ids(folders, name, writer.files(name), writer.spec, place, kept if name == TRAIN else None)
+            say_changed(lambda text: print(text, file=sys.stderr), name, plan, found)
         return filled
 
     def _sorted(self, plan: Plan, features: Sequence[Categorical], vocabularies: Path) -> dict[str, list[Path]]:
@@ -240,6 +243,13 @@ def _added(files: Sequence[Path]) -> pl.DataFrame:
     """Return the sums of the counts of several files."""
     found = pl.scan_parquet(list(files), glob=False).group_by(engine.VALUE).agg(pl.col("count").cast(pl.Int64).sum())
     return found.collect(engine="streaming")
+
+
+def _join_ids(folders: Sequence[Path], split: str, files: SplitFiles, spec: FeatureSpec, place: int, kept: KeptRows | None) -> None:
+    """Join the ids of a feature, and their weights if they have any, from the folders of its tasks."""
+    _join([ids_file(folder, split) for folder in folders], files.categorical[place], kept)
+    if (weights := files.id_weights.get(spec.categorical[place].name)) is not None:
+        _join([weights_file(folder, split) for folder in folders], weights, kept)
 
 
 def _join(parts: Sequence[Path], target: Path, kept: KeptRows | None) -> None:

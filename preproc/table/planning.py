@@ -80,6 +80,7 @@ def _named(args: argparse.Namespace, extra: ExtraColumns) -> Named:
     """Return the columns that the flags name; keys of side tables are ids unless a flag says otherwise, and one-hot columns are no features."""
     named = table_flags.named_of(args)
     said = {*named.categorical, *named.numerical, *named.lists, *named.times, *named.ignored, *named.not_features, named.group, named.weight}
+    said |= {*named.id_weights, *named.id_weights.values()}
     keys = dict.fromkeys(join.key for join in extra.joins if join.key not in said)
     return replace(named, categorical=(*named.categorical, *keys), not_features=(*named.not_features, *extra.one_hot))
 

@@ -20,9 +20,22 @@ from preproc.shared.text_places import TextPlaces
 from preproc.table.columns import Plan
 from preproc.table.extra_columns import ExtraColumns
 from preproc.table.splits import ROWS, TRAIN, SplitRule
-from preproc.table.staging import GROUP, LABEL, SPLIT, WEIGHT, TableStaging, feature_column, is_feature, key_column, staged_name
+from preproc.table.staging import (
+    GROUP,
+    LABEL,
+    SPLIT,
+    WEIGHT,
+    TableStaging,
+    feature_column,
+    has_weights,
+    is_feature,
+    key_column,
+    staged_name,
+    weights_column,
+)
 from utils.encoding import columns
 from utils.encoding.columns import Made
+from utils.encoding.id_weights import fault, id_weights
 from utils.encoding.kinds import is_undecided
 from utils.encoding.recipe import CATEGORICAL
 from utils.encoding.values import ValueKindError, texts_of
@@ -227,7 +240,7 @@ def _staged(group: GroupPlan, path: Source, parsed: Callable[[], Block]) -> Stag
                 texts[feature_column(name)] = texts_of(recipe, texts[feature_column(name)])
             except ValueKindError as error:
                 raise DatasetError(
-                    f"{path}, {block.unit}s from {block.lines[0]}: feature {name}, column {', '.join(recipe.inputs)}: {error}"
+                    f"{path}, {block.unit}s from {block.lines[0]}: feature {name}, column {', '.join(recipe.value_columns)}: {error}"
                 ) from None
     return Staged(rows, texts, faults, {label: int((lacks & ~wrong).sum()) for label, lacks in lacking.items()})
 
@@ -256,6 +269,8 @@ def _expressions(block: Block, plan: Plan, divide: SplitRule) -> dict[str, Made]
     for name, recipe in plan.features.items():
         coded = recipe.columns[0] in block.coded
         found[feature_column(name)] = Made(pl.col(recipe.columns[0]), None, "") if coded else columns.made(recipe, schema)
+        if recipe.weights is not None:
+            found[weights_column(name)] = id_weights(recipe, schema, recipe.pooling)
     if plan.label is not None:
         found[LABEL] = columns.label(plan.comparison, schema[plan.comparison.column])
     if plan.group is not None:
@@ -292,6 +307,10 @@ def _key(schema: Mapping[str, pl.DataType], name: str) -> pl.Expr:
 
 def _fault(block: Block, row: int, name: str, made: Made, plan: Plan, divide: SplitRule) -> str:
     """Describe a bad row: its line, column and value, and the expected value."""
+    if has_weights(name):
+        feature = staged_name(name)
+        recipe = plan.features[feature]
+        return f"{block.unit} {block.lines[row]}, feature {feature}: {fault(recipe, block.frame[row : row + 1], recipe.pooling)}"
     if name == LABEL:
         read = [plan.comparison.column]
     elif name in (GROUP, WEIGHT, SPLIT):

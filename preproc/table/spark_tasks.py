@@ -20,7 +20,7 @@ from preproc.table.sorted_texts import SortedTexts, write_hashed, write_texts
 from preproc.table.splits import COLUMN, ROWS, TIME
 from preproc.table.staging import SPLIT, Split, StagedRows, TableBlocks
 from preproc.table.steps import Counted, counted
-from preproc.table.writing import Filled, Ids, write_groups, write_ids, write_labels, write_numericals, write_weights
+from preproc.table.writing import Filled, Ids, write_groups, write_id_weights, write_ids, write_labels, write_numericals, write_weights
 from utils.encoding.kinds import Evidence, is_undecided
 from utils.encoding.recipe import Recipe
 from utils.naming import naming
@@ -231,9 +231,22 @@ class Numbering:
 
 
 def number_part(item: Numbering, folder: Path) -> dict[str, Filled]:
-    """Write a file `SPLIT.bin` of ids for each split, and return the counts of each."""
+    """Write a file of ids for each split, and one of their weights if they have any; return the counts of each split."""
     ids = SortedTexts(item.parts) if item.parts else Ids(item.recipe, item.feature.name, item.vocabularies)
-    return {split: write_ids(rows, item.recipe, item.feature, folder / f"{split}.bin", ids) for split, rows in item.rows.items()}
+    found = {split: write_ids(rows, item.recipe, item.feature, ids_file(folder, split), ids) for split, rows in item.rows.items()}
+    if item.feature.weights:
+        found = {split: found[split].plus(write_id_weights(rows, item.feature, weights_file(folder, split))) for split, rows in item.rows.items()}
+    return found
+
+
+def ids_file(folder: Path, split: str) -> Path:
+    """Return the file of a part's ids."""
+    return folder / f"{split}.bin"
+
+
+def weights_file(folder: Path, split: str) -> Path:
+    """Return the file of the weights of a part's ids."""
+    return folder / f"{split}.weights"
 
 
 @dataclass(frozen=True)

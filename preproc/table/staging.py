@@ -19,7 +19,7 @@ _COLUMNS_A_FILE = 32
 _KEYS = ".parquet"  # for texts that are nearly all distinct, half the size of Arrow
 
 
-_FEATURE, _KEY = "f ", "k "  # prefixes of the names of staged columns
+_FEATURE, _KEY, _WEIGHTS = "f ", "k ", "w "  # prefixes of the names of staged columns
 
 
 def feature_column(name: str) -> str:
@@ -32,14 +32,24 @@ def key_column(name: str) -> str:
     return _KEY + name
 
 
+def weights_column(name: str) -> str:
+    """Return the name of the staged column of the weights of a feature's values."""
+    return _WEIGHTS + name
+
+
 def is_feature(column: str) -> bool:
     """Return True if a staged column holds a feature."""
     return column.startswith(_FEATURE)
 
 
+def has_weights(column: str) -> bool:
+    """Return True if a staged column holds the weights of a feature's values."""
+    return column.startswith(_WEIGHTS)
+
+
 def staged_name(column: str) -> str:
     """Return the name of the feature or column that a staged column holds."""
-    return column.removeprefix(_FEATURE if is_feature(column) else _KEY)
+    return column.removeprefix(_FEATURE if is_feature(column) else _WEIGHTS if has_weights(column) else _KEY)
 
 
 class Coded(NamedTuple):
@@ -155,10 +165,11 @@ class TableBlocks:
     def of(self, blocks: Mapping[str, Sequence[Block]], feature: str | None = None) -> "TableBlocks":
         """Return a view of some blocks of each group, for another process to read; of one feature only (None: all columns)."""
         found, name = TableBlocks(self.folder, ()), None if feature is None else feature_column(feature)
+        names = () if feature is None else (name, weights_column(feature))
         found.split_of, found._parts, found._coded = self.split_of, self._parts, self._coded
         if name is not None:
             # Drop the names of thousands of other columns, so that little is sent. Keep a part's first column: it determines the file type.
-            found._parts = [[*part[:1], *([name] if name in part[1:] else [])] for part in self._parts]
+            found._parts = [[*part[:1], *(other for other in part[1:] if other in names)] for part in self._parts]
             found._coded = {name: self._coded[name]} if name in self._coded else {}
         found._blocks = {group: list(some) for group, some in blocks.items()}
         return found
@@ -166,7 +177,7 @@ class TableBlocks:
     def scan(self, group: str, rows: pl.Expr | None, *columns: str | pl.Expr) -> pl.LazyFrame:
         """Return a lazy frame of columns, with the rows of a group for which the expression holds (None: all), in row order.
 
-        All columns must be in the same part: numbers, keys, or label, group and weight.
+        All columns must be in the same part: numbers, keys, weights of values, or label, group and weight.
         """
         names = {name for column in columns for name in ([column] if isinstance(column, str) else column.meta.root_names())}
         part = next(i for i, part in enumerate(self._parts) if names <= {*part, SPLIT})
@@ -267,11 +278,11 @@ def _scan(paths: Sequence[Path]) -> pl.LazyFrame:
 
 def _parts(schema: pl.Schema, coded: Container[str]) -> list[list[str]]:
     """Return the columns of each part of a block, other than codes and texts: first label, group, weight and split; then keys;
-    then numbers.
+    then numbers; then weights of values in lists.
 
     The first part also holds one feature: every group has it, even one without a label, so that rows can be counted by it.
     """
     first = [name for name in schema if name in (LABEL, GROUP, WEIGHT, SPLIT)] + [name for name in schema if is_feature(name)][:1]
     keys = [name for name in schema if name.startswith("k ")]
     numbers = [name for name in schema if is_feature(name) and name not in coded]
-    return [part for part in (first, keys, numbers) if part]
+    return [part for part in (first, keys, numbers, [name for name in schema if has_weights(name)]) if part]

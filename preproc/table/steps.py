@@ -92,11 +92,16 @@ def counted(staged: StagedRows, plan: Plan, labelled: bool) -> Counted:
     return Counted(**{name: count or 0 for name, count in found.items()} | ({} if labelled else {"clicks": 0}))
 
 
-def say_cut(say: Callable[[str], object], split: str, plan: Plan, filled: Mapping[str, Filled]) -> None:
-    """Report the number of cut lists of each feature."""
+def say_changed(say: Callable[[str], object], split: str, plan: Plan, filled: Mapping[str, Filled]) -> None:
+    """Report the number of cut lists of each feature, and weights of ids that became 0 or are all 0."""
     for feature, found in filled.items():
+        recipe = plan.features[feature]
         if found.cut:
-            say(f"{NAME}: {split}: feature {feature}: lists cut to their first {plan.features[feature].max_hotness} values: {found.cut:,}")
+            say(f"{NAME}: {split}: feature {feature}: lists cut to their first {recipe.max_hotness} values: {found.cut:,}")
+        if found.vanished:
+            say(f"{NAME}: {split}: feature {feature}: weights in column {recipe.weights} too small for float32, which became 0: {found.vanished:,}")
+        if found.weights and not found.effective:
+            say(f"{NAME}: {split}: feature {feature}: every weight in column {recipe.weights} is 0, so no id has an effect; is --id_weights right?")
 
 
 def write_keys(

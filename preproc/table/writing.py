@@ -22,7 +22,8 @@ from preproc.shared.vocabulary_file import write_vocabulary
 from preproc.table.columns import Plan
 from preproc.table.fit import SMALL, column_of, read_vocabulary, values_of, with_texts
 from preproc.table.negatives import KeptRows
-from preproc.table.staging import GROUP, LABEL, WEIGHT, Coded, StagedRows, feature_column, key_column
+from preproc.table.staging import GROUP, LABEL, WEIGHT, Coded, StagedRows, feature_column, key_column, weights_column
+from utils.encoding.id_weights import padded_weights
 from utils.encoding.ids import hashed_ids, padded
 from utils.encoding.numbers import bucketed, stored, transformed
 from utils.encoding.recipe import LISTS, NUMBERS, Recipe
@@ -37,9 +38,10 @@ def spec_of(plan: Plan, rows: dict[str, int], numerical_dtype: str) -> FeatureSp
     for name, recipe in plan.features.items():
         if recipe.gives != NUMBERS:
             hotness = recipe.max_hotness if recipe.gives == LISTS else 1
-            pooling = recipe.pooling if hotness > 1 else "sum"
+            weights = recipe.weights is not None
+            pooling = recipe.pooling if hotness > 1 or weights else "sum"
             dtype = smallest_dtype(rows[name])
-            categorical.append(Categorical(name, rows[name], dtype, hotness, None, pooling, recipe.table, recipe.embedding_dim))
+            categorical.append(Categorical(name, rows[name], dtype, hotness, None, pooling, recipe.table, recipe.embedding_dim, weights))
     numerical = tuple(plan.of(NUMBERS))
     taken = {*numerical, *(feature.name for feature in categorical)}
     label = _free("label", taken)
@@ -106,9 +108,12 @@ def write_split(
 
     def write_once(feature: Categorical, path: Path) -> Filled:
         recipe = plan.features[feature.name]
-        found = once(path, lambda: write_ids(rows, recipe, feature, path, Ids(recipe, feature.name, vocabularies), kept))
+        found = Filled(*once(path, lambda: write_ids(rows, recipe, feature, path, Ids(recipe, feature.name, vocabularies), kept)))
+        if feature.weights:
+            weights = files.id_weights[feature.name]
+            found = found.plus(once(weights, lambda: write_id_weights(rows, feature, weights, kept)))
         advance()
-        return Filled(*found)
+        return found
 
     tasks = [(feature.cardinality, partial(write_once, feature, path)) for feature, path in zip(spec.categorical, files.categorical, strict=True)]
     return {feature.name: found for feature, found in zip(spec.categorical, by_size(tasks, SMALL), strict=True)}
@@ -169,6 +174,13 @@ def write_ids(rows: StagedRows, recipe: Recipe, feature: Categorical, path: Path
     return functools.reduce(Filled.plus, found, Filled())
 
 
+def write_id_weights(rows: StagedRows, feature: Categorical, path: Path, kept: KeptRows | None = None) -> "Filled":
+    """Write the weights of a feature's ids, `[n, h]` float32, of all rows or of the kept ones; return the counts over all rows."""
+    found: list[Filled] = []
+    _write(path, _weights(rows, feature, found), WEIGHT_DTYPE, kept)
+    return functools.reduce(Filled.plus, found, Filled())
+
+
 def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str, kept: KeptRows | None) -> None:
     file = path.open("wb")
     try:
@@ -197,12 +209,30 @@ def _numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, 
         yield numbers
 
 
+def _weights(rows: StagedRows, feature: Categorical, filled: list["Filled"]) -> Iterator[np.ndarray]:
+    """Yield the weights of a feature's ids, `[n, h]` float32; append the counts of each batch to `filled`."""
+    name = weights_column(feature.name)
+    for batch in engine.batches(rows.scan(name), max(_VALUES_AT_ONCE // feature.hotness, 256)):
+        weights = padded_weights(batch[name], feature.hotness)
+        held = weights.astype(np.float32)
+        given = int(batch[name].list.len().clip(upper_bound=feature.hotness).sum())
+        filled.append(Filled(weights=given, effective=int(np.count_nonzero(held)), vanished=int(np.count_nonzero((held == 0) & (weights != 0)))))
+        yield held
+
+
 class Filled(NamedTuple):
-    """The counts of writing a feature's ids: lists that were cut, values of a feature with a vocabulary, and its unknown values."""
+    """The counts of writing a feature's ids: lists that were cut, values of a feature with a vocabulary, and its unknown values.
+
+    Of a feature whose ids have weights also the number of `weights`, of those that are not 0 (`effective`), and of those that float32 rounds to 0
+    (`vanished`).
+    """
 
     cut: int = 0
     values: int = 0
     unknown: int = 0
+    weights: int = 0
+    effective: int = 0
+    vanished: int = 0
 
     def plus(self, other: Sequence[int]) -> "Filled":
         """Return the sums of these counts and others."""
@@ -247,7 +277,7 @@ def _of_texts(blocks: Iterable[Coded], ids: TextIds, recipe: Recipe, feature: Ca
         if recipe.gives == LISTS:
             cut, kept = int((codes.list.len() > recipe.max_hotness).sum()), codes.list.head(recipe.max_hotness)
             places = values_of(kept)
-            yield padded(found[places], kept.list.len().to_numpy().astype(np.int64), feature.hotness)
+            yield padded(found[places], kept.list.len().to_numpy().astype(np.int64), feature.hotness, feature.weights)
         else:
             yield found.astype(feature.dtype)[codes]
         given = ~missing.popleft()

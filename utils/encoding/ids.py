@@ -13,15 +13,25 @@ def hashed_ids(texts: pl.Series, buckets: int) -> np.ndarray:
     return (hashed(texts) % buckets + 1).fill_null(0).cast(pl.Int32).to_numpy()
 
 
-def padded(ids: np.ndarray, lengths: np.ndarray, hotness: int) -> np.ndarray:
+def padded(ids: np.ndarray, lengths: np.ndarray, hotness: int, weighted: bool = False) -> np.ndarray:
     """Pad concatenated lists of ids to `[n, hotness]` with -1; where the hotness is 1, return `[n]` with 0 for an empty list.
 
-    `lengths` are those of the n lists.
+    Args:
+        ids: the ids of all lists.
+        lengths: the lengths of the n lists.
+        hotness: the length of the longest list.
+        weighted: whether the ids have weights: then the result is `[n, hotness]` and filled with -1, whatever the hotness.
     """
+    is_list = hotness > 1 or weighted
+    found = np.full((len(lengths), hotness), NO_ID if is_list else 0, np.int32)
+    found[places_in_rows(lengths)] = ids
+    return found if is_list else found[:, 0]
+
+
+def places_in_rows(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row, and the place in it, of each item of concatenated lists, given the lengths of the n lists."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
-    found = np.full((len(lengths), hotness), NO_ID if hotness > 1 else 0, np.int32)
-    found[rows, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)] = ids
-    return found if hotness > 1 else found[:, 0]
+    return rows, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 class TextLookup:

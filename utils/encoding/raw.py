@@ -12,6 +12,7 @@ from utils.encoding import numerical
 
 _NAME = "column"
 _GIVEN = pl.when(pl.col(_NAME) != "").then(pl.col(_NAME))  # null for an empty text, too
+_SAME = {bool: (bool, np.bool_), int: (int, np.integer), float: (float, np.float64), str: (str,)}
 _INTEGER, _HEX = r"^-?[0-9]+$", r"^[0-9a-fA-F]{1,8}$"
 
 
@@ -83,7 +84,11 @@ def lists_of(feature: str, values: Any) -> pl.Series:
     try:
         found = [None if value is None else [None if _missing(item) else item for item in value] for value in given if not isinstance(value, str)]
         if len(found) == len(given):
-            return pl.Series(feature, found)
+            kinds = {*map(_kind, {type(item) for value in found if value is not None for item in value if item is not None})}
+            if len(kinds) < 2:
+                return pl.Series(feature, found)
+            if kinds == {int, float}:  # Polars would take the type of the first list for all lists, and so 0.5 for 0
+                return pl.Series(feature, found, pl.List(pl.Float64))
     except (TypeError, pl.exceptions.PolarsError):
         pass
     raise ValueError(f"feature {feature}: mixes types; expected a list of texts or numbers for each sample, or a text")
@@ -126,6 +131,11 @@ def _dtype(values: Any) -> type | None:
     if not hasattr(values, "dtype"):
         return object
     return object if not isinstance(values.dtype, np.dtype) and getattr(values.dtype, "kind", "") in ("i", "u") else None
+
+
+def _kind(found: type) -> type:
+    """Return Python's type for those of NumPy that hold the same values: `int` for `np.int16`; other types as they are."""
+    return next((kind for kind, others in _SAME.items() if issubclass(found, others)), found)
 
 
 def _missing(value: Any) -> bool:

@@ -33,7 +33,7 @@ _TIME = ("part", "format", "unit", "since")
 _OPTIONS = {
     CATEGORICAL: ("column", *_IDS),
     NUMERICAL: ("column", *_NUMBERS),
-    LIST: ("column", "separator", "max_hotness", "pooling", *_IDS),
+    LIST: ("column", "separator", "max_hotness", "pooling", "weights", *_IDS),
     CROSS: ("columns", *_IDS),
     TIME: ("column", *_TIME, *_NUMBERS[:3], *_IDS),
 }
@@ -47,7 +47,8 @@ class Recipe:
     `columns` are the table's columns that the feature reads; for a cross, `parts` holds the recipe by which each becomes a text.
     `frequency_threshold` and `max_ids` limit the vocabulary. `hash_buckets`: ids come from a hash, without a vocabulary. `missing` and `clip` are
     in the column's own unit. `mean`, `std` and `boundaries` are fitted, and so is `values`: the kind of the column's values, which determines
-    the text of each value (see the module `values`; None: not recorded).
+    the text of each value (see the module `values`; None: not recorded). `weights` is the column of the weights of a list's values (see the module
+    `id_weights`; None: there are none).
     """
 
     kind: str
@@ -60,6 +61,7 @@ class Recipe:
     separator: str = "|"
     max_hotness: int | None = None
     pooling: str = "sum"
+    weights: str | None = None
     transform: str = STANDARDISE
     missing: float | None = None
     clip: tuple[float | None, float | None] | None = None
@@ -87,9 +89,14 @@ class Recipe:
         return self.gives != NUMBERS and self.hash_buckets is None and self.buckets is None
 
     @property
+    def value_columns(self) -> tuple[str, ...]:
+        """The columns of the table that the feature's values come from, each once."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.value_columns)) if self.parts else self.columns
+
+    @property
     def inputs(self) -> tuple[str, ...]:
-        """The columns of the table that the feature reads, each once."""
-        return tuple(dict.fromkeys(name for part in self.parts for name in part.inputs)) if self.parts else self.columns
+        """The columns of the table that the feature reads, each once: those of its values, then that of their weights."""
+        return self.value_columns if self.weights is None else (*self.value_columns, self.weights)
 
     @property
     def _stated(self) -> tuple[str, ...]:
@@ -147,6 +154,8 @@ def recipe_of(name: str, entry: Any, fitted: bool = False) -> Recipe:
     else:
         values["columns"] = (values.pop("column", name),)
     recipe = Recipe(kind, values.pop("columns"), **values)
+    if recipe.weights in recipe.columns:
+        raise ValueError(f"weights is {_shown(recipe.weights)}, the column of the values; expected another column, which holds their weights")
     _check_together(recipe, values)
     return recipe
 
@@ -213,6 +222,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "separator": (_text, "the text between the values of a list"),
     "max_hotness": (_whole(1, 65536), "a whole number from 1 to 65536"),
     "pooling": _one_of("sum", "mean"),
+    "weights": (_text, "the name of the column that holds the weights of the values"),
     "transform": _one_of(*TRANSFORMS),
     "missing": (_number, "a number, in the column's unit"),
     "clip": (_clip, "[MIN, MAX], each a number or null"),
