@@ -22,10 +22,12 @@ from tqdm import tqdm
 
 from dataloading.blocks import RowBlock, drawn_blocks
 from dataloading.contract import CSV
+from dataloading.csv_files.columns import list_cells
 from dataloading.csv_files.source import csv_chunks
 from dataloading.csv_files.spec import AUTO, unwritten_csv_spec
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.features import DatasetError
+from dataloading.id_weights import ids_and_weights
 from dataloading.synthetic.split import SyntheticSplit
 from utils.commands import run_command
 from utils.config.flags import Parser
@@ -71,7 +73,7 @@ def _columns(spec: FeatureSpec, block: RowBlock) -> dict[str, Any]:
     """Return the columns of a block by feature, as they are written."""
     columns: dict[str, Any] = {name: block.numerical[:, i].astype(np.float32) for i, name in enumerate(spec.numerical)}
     for feature, ids in zip(spec.categorical, block.ids, strict=True):
-        columns[feature.name] = ids if feature.hotness == 1 else ["|".join(str(one) for one in row if one >= 0) for row in ids.tolist()]
+        columns[feature.name] = list_cells(*ids_and_weights(ids)) if feature.weights else list_cells(ids) if feature.is_list else ids
     beside = {spec.group: block.groups, spec.weight: block.weights}
     return columns | {spec.label: block.labels} | {name: beside[name] for name in spec.beside()}
 

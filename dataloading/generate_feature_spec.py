@@ -5,6 +5,10 @@
     # several ids per sample, with the hotness of MLPerf's DLRM v2
     python -m dataloading.generate_feature_spec --variant criteo_t15_synthetic --hotness 3,2,1,2,6,1,1,1,1,7,3,8,1,6,9,5,1,1,1,12,100,27,10,3,1,1
 
+    # the same with weights of the ids of three features, or of all
+    python -m dataloading.generate_feature_spec --variant small_synthetic --hotness 4 --id_weights cat_0,cat_9,cat_20
+    python -m dataloading.generate_feature_spec --variant small_synthetic --hotness 4 --id_weights all
+
 The Criteo variants have the table sizes of the Criteo 1TB click logs after ids seen fewer than 15, 3 or 0 times are
 merged. `python -m dataloading.transcribe --src_dataset_type synthetic` draws the data.
 """
@@ -12,7 +16,8 @@ merged. `python -m dataloading.transcribe --src_dataset_type synthetic` draws th
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, FeatureSpecError, generator_spec
@@ -23,6 +28,7 @@ from utils.errors import UserError
 from utils.naming import naming
 
 NUM_NUMERICAL = 13
+ALL = "all"  # value of --id_weights
 ALPHA = 1.45  # exponent of the ids' power law, as in NVIDIA's generator for Criteo
 
 _T15 = """7912889 33823 17139 7339 20046 4 7105 1382 63 5554114 582469 245828 11 2209 10667 104 4 968 15
@@ -41,17 +47,25 @@ VARIANTS: dict[str, tuple[int, ...]] = {
 }
 
 
-def variant_spec(variant: str, hotness: Sequence[int] = (1,)) -> FeatureSpec:
+def variant_spec(variant: str, hotness: Sequence[int] = (1,), id_weights: Collection[str] = ()) -> FeatureSpec:
     """Return the generator specification of a variant.
 
     Args:
         variant: one of VARIANTS.
         hotness: ids per sample, one number for each feature or one for all.
+        id_weights: names of the features whose ids have weights; `all` for all features.
 
     Raises:
         FeatureSpecError: the hotness does not fit the features.
+        UserError: there is no feature of a name in `id_weights`.
     """
-    return generator_spec(VARIANTS[variant], NUM_NUMERICAL, ALPHA, hotness=hotness)
+    spec = generator_spec(VARIANTS[variant], NUM_NUMERICAL, ALPHA, hotness=hotness)
+    names = [feature.name for feature in spec.categorical]
+    for name in id_weights:
+        if name not in names and tuple(id_weights) != (ALL,):
+            raise UserError(f"--id_weights: there is no feature {name[:80]!r}; expected {ALL}, or names from {names[0]} to {names[-1]}")
+    weighted = {*(names if tuple(id_weights) == (ALL,) else id_weights)}
+    return replace(spec, categorical=tuple(replace(feature, weights=feature.name in weighted) for feature in spec.categorical))
 
 
 def hotness_of(text: str) -> tuple[int, ...]:
@@ -96,9 +110,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dst", type=Path, default=place, help=f"{about} (default: {place})")
     about = "ids per sample: one number for all features, or one for each, separated by commas"
     parser.add_argument("--hotness", metavar="N,N,…", default="1", help=f"{about} (default: 1)")
+    about = f"features whose ids have weights: names separated by commas, cat_0,cat_5 for instance, or {ALL}"
+    parser.add_argument("--id_weights", metavar="A,B,…", help=f"{about} (default: none)")
     args = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     try:
-        spec = variant_spec(args.variant, hotness_of(args.hotness))
+        weighted = () if args.id_weights is None else [name.strip() for name in args.id_weights.split(",")]
+        spec = variant_spec(args.variant, hotness_of(args.hotness), weighted)
     except FeatureSpecError as error:
         raise UserError(f"--hotness {args.hotness[:80]}: {error}") from None
     write_spec(spec, args.dst)

@@ -57,9 +57,10 @@ class _Bad:
         return [f"{path}: feature {feature}, {self.place}: {what.format(self.value)}; {rows}"]
 
 
-def _blocks(path: Path, dtype: str, width: int, samples: int, progress: Progress) -> Iterator[tuple[int, np.ndarray]]:
+def _blocks(path: Path, dtype: str, width: int, samples: int, progress: Progress, itemsize: int = 0) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield blocks and their first rows. A block has as many rows as one of values of `itemsize` bytes; 0 for that of the file's own."""
     file = ColumnFile(path, np.dtype(dtype), width)
-    rows = max(1, BLOCK_BYTES // (file.dtype.itemsize * width))
+    rows = max(1, BLOCK_BYTES // ((itemsize or file.dtype.itemsize) * width))
     try:
         for start in range(0, samples, rows):
             block = file.read(start, min(start + rows, samples))
@@ -144,24 +145,44 @@ def scan_weights(path: Path, feature: str, dtype: str, samples: int, progress: P
     return figures
 
 
-def scan_id_weights(path: Path, feature: Categorical, samples: int, progress: Progress) -> Figures:
-    """Check the weights of a feature's ids, see `id_weights.check_id_weights`; the statistics exclude NaN and infinities, and include padding."""
-    figures, bad, total, count, zeros = Figures(f"{feature.name} (weights)", samples), _Bad(), 0.0, 0, 0
+def scan_id_weights(path: Path, feature: Categorical, samples: int, progress: Progress, ids: Path | None = None) -> Figures:
+    """Check the weights of a feature's ids, see `id_weights.check_id_weights`, and that there is none without an id.
+
+    Args:
+        path: the file of the weights.
+        feature: the feature.
+        samples: rows of the file.
+        progress: called with the bytes of each block.
+        ids: the file of as many rows of ids; None where it cannot be read. The statistics are of the finite weights of ids, without it of all.
+    """
+    figures, bad, needless, total, count, zeros = Figures(f"{feature.name} (weights)", samples), _Bad(), _Bad(), 0.0, 0, 0
+    others = _blocks(ids, feature.dtype, feature.hotness, samples, lambda _: None, 4) if ids else None  # the progress counts the file once
     for start, block in _blocks(path, WEIGHT_DTYPE, feature.hotness, samples, progress):
         weights = block.reshape(len(block), -1)
-        finite = np.isfinite(weights)
-        good = finite & (weights >= 0) if feature.pooling == MEAN else finite
+        known = np.isfinite(weights)
+        good = known & (weights >= 0) if feature.pooling == MEAN else known
         if not good.all():
             bad.add(~good, weights, start)
-        known = weights[finite]
-        if known.size:
-            low, high = float(known.min()), float(known.max())
+        if others is not None:
+            there = next(others)[1].reshape(weights.shape) != NO_ID
+            without = known & ~there & (weights != 0)
+            if without.any():
+                needless.add(without, weights, start)
+            known = known & there
+        values = weights[known]
+        if values.size:
+            low, high = float(values.min()), float(values.max())
             figures.low = low if figures.low is None else min(figures.low, low)
             figures.high = high if figures.high is None else max(figures.high, high)
-            total, count, zeros = total + float(known.sum(dtype=np.float64)), count + known.size, zeros + known.size - int(np.count_nonzero(known))
+            total, count, zeros = (
+                total + float(values.sum(dtype=np.float64)),
+                count + values.size,
+                zeros + values.size - int(np.count_nonzero(values)),
+            )
     if count:
         figures.mean, figures.zero_share = total / count, zeros / count
     figures.faults = bad.fault(path, feature.name, f"weight {{:g}} is not {expected_weights(feature.pooling)}")
+    figures.faults += needless.fault(path, feature.name, "weight {:g} where there is no id, expected 0")
     return figures
 
 

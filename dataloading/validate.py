@@ -62,14 +62,15 @@ def scan_split(spec: FeatureSpec, split: str, progress: Progress) -> list[Figure
         samples = whole_samples(files.numerical, widths[spec.numerical[0]])
         if samples is not None:
             figures += scan_numerical(files.numerical, spec.numerical, spec.numerical_dtype, samples, progress)
-    for feature, path in zip(spec.categorical, files.categorical, strict=True):
-        samples = whole_samples(path, widths[feature.name])
+    counts = [whole_samples(path, widths[feature.name]) for feature, path in zip(spec.categorical, files.categorical, strict=True)]
+    for feature, path, samples in zip(spec.categorical, files.categorical, counts, strict=True):
         if samples is not None:
             figures.append(scan_ids(path, feature, samples, progress))
-    for feature in (one for one in spec.categorical if one.weights):
-        samples = whole_samples(files.id_weights[feature.name], widths[weights_file(feature.name)])
+    for feature, path, count in zip(spec.categorical, files.categorical, counts, strict=True):
+        samples = whole_samples(files.id_weights[feature.name], widths[weights_file(feature.name)]) if feature.weights else None
         if samples is not None:
-            figures.append(scan_id_weights(files.id_weights[feature.name], feature, samples, progress))
+            ids = path if samples == count else None
+            figures.append(scan_id_weights(files.id_weights[feature.name], feature, samples, progress, ids))
     if spec.group is not None:
         samples = whole_samples(files.group, widths[spec.group])
         if samples is not None:

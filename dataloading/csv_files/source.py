@@ -18,12 +18,12 @@ import numpy as np
 import polars as pl
 
 from dataloading.contract import CSV
-from dataloading.csv_files.columns import Column, columns_of
+from dataloading.csv_files.columns import Column, ListColumn, columns_of
 from dataloading.feature_spec import Chunk, FeatureSpec
 from dataloading.features import DatasetError
 
 BLOCK_BYTES = 16 << 20
-_NUMBERS = re.compile(r'\s*"?\s*(?:[-+]?[0-9.][-+0-9.eE|]*)?\s*"?\s*').fullmatch  # a value, a list of values, or nothing
+_NUMBERS = re.compile(r'\s*"?\s*(?:[-+]?[0-9.][-+0-9.eE|: ]*)?\s*"?\s*').fullmatch  # a value, a list of values, or nothing
 _HEADER_BYTES = 1 << 20  # a longer first line is not read as a header
 
 
@@ -80,8 +80,8 @@ def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[C
     """Yield batches of n rows; n is batch_size except in the last batch.
 
     Yields:
-        numericals `[n, M]`, F id columns `[n]` or `[n, h]`, labels `[n]` uint8 if the split has them, groups `[n]` if there is a group, and
-        weights `[n]` float32 if there are weights and labels.
+        numericals `[n, M]`, F id columns `[n]`, `[n, h]` or with weights `[n, 2h]` (`id_weights`), labels `[n]` uint8 if the split has them,
+        groups `[n]` if there is a group, and weights `[n]` float32 if there are weights and labels.
 
     Raises:
         DatasetError: a file or column is missing, a value contradicts the specification (the message names file, line, feature and value), or
@@ -243,6 +243,8 @@ def _convert(path: Path, line: int, block: bytes, header: list[str], frame: pl.D
         row, column = min(faults, key=lambda fault: fault[0])
         value = _parse(path, line, block, header, wanted, text=True)[column.name][row]
         found = "nothing" if value is None or not value.strip() else repr(value[:60])
+        if isinstance(column, ListColumn) and len(value or "") > 60:
+            found += f" …: {column.fault(value)}"
         raise DatasetError(f"{path}, line {line + row}, feature {column.name}: expected {column.expected}, found {found}")
     return converted
 

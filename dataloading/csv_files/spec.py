@@ -100,6 +100,7 @@ def _cardinalities(spec: FeatureSpec, names: list[str]) -> dict[str, int]:
         with contextlib.redirect_stderr(io.StringIO()):  # the notes about the files are printed when they are read again
             for _, ids, *_ in read_csv_split(spec, split, _BATCH_ROWS):
                 for feature, column in zip(spec.categorical, ids, strict=True):
+                    column = column[:, : feature.hotness] if feature.weights else column
                     greatest[feature.table_name] = max(greatest[feature.table_name], int(column.max(initial=-1)))
     for feature in spec.categorical:
         if feature.name in names and greatest[feature.table_name] < 0:

@@ -5,9 +5,9 @@
                                  + √0.04 · Σ_k c_k e_i(k)(ids_i(k)) e_j(k)(ids_j(k)) )   products for the interaction layer
 
 e_f has mean 0 and variance 1 under the power law (`id_effects`). With one id per sample, it is a table of the feature's 10 most frequent ids; with
-several, it is the standardised sum over the sample's ids. All rarer ids have effect 0, so a model needs to see only frequent ids to approach the
-best possible score. The sum in parentheses has variance 1, so `signal` is the standard deviation of the logit, whatever the number of features. The
-share of a missing part, such as the numerical features, goes to the other parts.
+several, it is the standardised sum over the sample's ids; where ids have weights, the weighted sum or mean. All rarer ids have effect 0, so a model
+needs to see only frequent ids to approach the best possible score. The sum in parentheses has variance 1, so `signal` is the standard deviation of
+the logit, whatever the number of features. The share of a missing part, such as the numerical features, goes to the other parts.
 
 The shares are chosen such that a DLRM can learn from 400,000 rows: with 64 ids per table and equal weights it stayed 0.046 AUC below the best
 score; with these shares it comes within 0.01 in one pass (docs/data.md).
@@ -71,7 +71,7 @@ class PlantedSignal:
         would not guarantee that.
 
         Args:
-            ids: F arrays `[n]`, or `[n, h]` full lists, in the model's order.
+            ids: F arrays `[n]`, `[n, h]` full lists, or with weights `[n, 2h]`, in the model's order.
             numerical: `[n, M]`, float16 or float32.
 
         Returns:

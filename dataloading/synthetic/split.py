@@ -8,9 +8,9 @@ import numpy as np
 
 from dataloading.feature_spec import FeatureSpec, check_drawable, smallest_dtype
 from dataloading.fingerprint import digest
-from dataloading.synthetic.distinct_ids import distinct_ids
+from dataloading.id_weights import joined
+from dataloading.synthetic.lists import drawn_ids, drawn_weights
 from dataloading.synthetic.planted_signal import DEFAULT_SIGNAL, PlantedSignal
-from dataloading.synthetic.power_law import ids_from_uniforms
 from dataloading.synthetic.streams import stream_key, uniforms
 
 __all__ = ["DEFAULT_SIGNAL", "GROUP_ROWS", "SyntheticSplit"]
@@ -45,6 +45,7 @@ class SyntheticSplit:
         self._drawn_by = (seed, signal)
         self._dtypes = [np.dtype(smallest_dtype(feature.cardinality)) for feature in spec.categorical]
         self._id_streams = [(seed, split, "ids", feature.name) for feature in spec.categorical]
+        self._id_weight_streams = [(seed, split, "weights of ids", feature.name) for feature in spec.categorical]
         self._numerical_key = stream_key(seed, split, "numerical")
         self._label_key, self._weight_key = stream_key(seed, split, "label"), stream_key(seed, split, "weight")
         self.planted = PlantedSignal(spec, seed, signal)
@@ -53,13 +54,13 @@ class SyntheticSplit:
         """Return ids of a feature (by its index in the model's order), rows start to stop.
 
         Returns:
-            `[n]`, int8, int16 or int32; for a feature with several ids per sample `[n, h]`, distinct within a row.
+            `[n]`, int8, int16 or int32; for lists `[n, h]`, distinct within a row, or with weights `[n, 2h]` int32 (`id_weights`).
         """
-        described, stream = self.spec.categorical[feature], self._id_streams[feature]
-        if described.hotness > 1:
-            return distinct_ids(described, stream, start, stop).astype(self._dtypes[feature], copy=False)
-        u = uniforms(stream_key(*stream), start, stop)
-        return ids_from_uniforms(u, described.cardinality, described.alpha or 0.0).astype(self._dtypes[feature], copy=False)
+        described = self.spec.categorical[feature]
+        ids = drawn_ids(described, self._id_streams[feature], start, stop)
+        if described.weights:
+            return joined(ids, drawn_weights(described, self._id_weight_streams[feature], start, stop))
+        return ids.astype(self._dtypes[feature], copy=False)
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
         """Return numerical features of rows start to stop: `[n, M]`, float16 or float32, uniform on [0, 1]."""

@@ -13,8 +13,9 @@ from dataloading.contract import TFRECORDS
 from dataloading.feature_spec import FeatureSpec
 from dataloading.features import Categorical, DatasetError
 from dataloading.fingerprint import digest
-from dataloading.ranges import outside_range
-from dataloading.tfrecord.batch_folders import Column, batch_columns, num_batches, tensors
+from dataloading.id_weights import joined
+from dataloading.ranges import NO_ID, outside_range
+from dataloading.tfrecord.batch_folders import Column, batch_columns, ids_folder, num_batches, tensors, weights_folder
 from dataloading.tfrecord.example_bytes import first_dimension
 from dataloading.tfrecord.index import Read, measured_records
 from dataloading.tfrecord.record_reader import RecordReader
@@ -64,11 +65,9 @@ class BatchRecordSplit:
         """
         prepare_tensorflow()
         self.spec, self.name, self.first_row, self.labelled = spec, split, 0, True
-        *shared, label = (columns := batch_columns(spec, split))[: -len(spec.categorical)]
-        self._records = {"label": _Records(label, _measure_of(label))}
-        if shared:
-            self._records["numerical"] = _Records(shared[0])
-        self._records |= {f"ids {i}": _Records(column) for i, column in enumerate(columns[-len(spec.categorical) :])}
+        columns = batch_columns(spec, split)
+        label = columns["label"]
+        self._records = {name: _Records(column, _measure_of(label) if name == "label" else None) for name, column in columns.items()}
         labels = self._records["label"]
         stated, found = num_batches(spec, split), len(labels)
         if stated is not None and stated > found:
@@ -82,7 +81,7 @@ class BatchRecordSplit:
         self._first = np.concatenate([[0], self.batch_sizes.cumsum()])
         self.num_samples = int(self._first[-1])
         self._names = {spec.label: "label"} | dict.fromkeys(spec.numerical, "numerical")
-        self._names |= {feature.name: f"ids {i}" for i, feature in enumerate(spec.categorical)}
+        self._names |= {feature.name: ids_folder(i) for i, feature in enumerate(spec.categorical)}
 
     def notes(self, batch_size: int | None = None) -> list[str]:
         """Return lines about records that are not read and, for batches of another size than the records', about records that are decoded again."""
@@ -100,18 +99,38 @@ class BatchRecordSplit:
         """Return ids of a feature (by its index in the model's order), rows start to stop.
 
         Returns:
-            `[n]` in the type of the specification, or the type of the records if an id is out of range; for a feature with several ids per sample
-            `[n, h]`, padded with -1.
+            `[n]` in the type of the specification, or the type of the records if an id is out of range; for lists `[n, h]`, padded with -1, or
+            with weights `[n, 2h]` (`id_weights`).
         """
-        form = self.spec.categorical[feature]
+        form, key = self.spec.categorical[feature], ids_folder(feature)
 
         def converted(parts: list[np.ndarray], rows: int, place: str, first_row: int) -> np.ndarray:
-            if self._records[f"ids {feature}"].column.lists:
+            if self._records[key].column.lists:
                 return _lists(*parts, form, place, first_row, str(self.spec.path))
             ids = _samples(parts[0], rows, 1, place)[:, 0]
             return ids if outside_range(ids, form.cardinality) is not None else ids.astype(form.dtype)
 
-        return self._read(f"ids {feature}", start, stop, converted)
+        ids = self._read(key, start, stop, converted)
+        return joined(ids, self._id_weights(feature, ids, start, stop)) if form.weights else ids
+
+    def _id_weights(self, feature: int, ids: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """Return the weights of a feature's `ids` `[n, h]`, rows start to stop: `[n, h]` float32, 0 where there is no id."""
+        form, key = self.spec.categorical[feature], weights_folder(feature)
+
+        def converted(parts: list[np.ndarray], rows: int, place: str, first_row: int) -> np.ndarray:
+            values, splits = parts
+            lengths = _lengths(values, splits, form, place, first_row, str(self.spec.path), "weights")
+            weights = np.zeros((len(lengths), form.hotness), np.float32)
+            weights[np.arange(form.hotness) < lengths[:, np.newaxis]] = values
+            return np.concatenate([weights, lengths[:, np.newaxis].astype(np.int32).view(np.float32)], axis=1)
+
+        found = self._read(key, start, stop, converted)
+        numbers, lengths = (ids != NO_ID).sum(axis=1), np.ascontiguousarray(found[:, -1]).view(np.int32)
+        if (differ := numbers != lengths).any():
+            row = int(np.argmax(differ))
+            place = self._records[key].place(self._record_of(start + row))
+            raise DatasetError(f"{place}: feature {form.name}, row {start + row}: {lengths[row]} weights of {numbers[row]} ids; expected as many")
+        return found[:, :-1]
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
         """Return numerical features of rows start to stop: `[n, M]`, float16 or float32."""
@@ -199,20 +218,26 @@ def _samples(tensor: np.ndarray, rows: int, width: int, place: str) -> np.ndarra
 
 
 def _lists(values: np.ndarray, splits: np.ndarray, feature: Categorical, place: str, first_row: int, spec: str) -> np.ndarray:
-    """Return the ids of a record of lists: `[n, hotness]`, padded with -1; `[n]` for a hotness of 1."""
-    sound = values.ndim == splits.ndim == 1 and splits.dtype.kind == "i" and len(splits) and splits[0] == 0 and splits[-1] == len(values)
-    if not sound or (np.diff(splits) < 0).any():
-        raise DatasetError(f"{place}: feature {feature.name}: row splits {list(splits.shape)} do not divide values {list(values.shape)}")
-    lengths = np.diff(splits)
-    bad = lengths != 1 if feature.hotness == 1 else lengths > feature.hotness
-    if bad.any():
-        first, most = int(np.argmax(bad)), "exactly" if feature.hotness == 1 else "at most"
-        found = f"{lengths[first]} ids, expected {most} {feature.hotness}"
-        raise DatasetError(f"{place}: feature {feature.name}, row {first_row + first}: {found}, its hotness in {spec}")
+    """Return the ids of a record of lists: `[n, hotness]`, padded with -1; `[n]` for a feature without lists."""
+    lengths = _lengths(values, splits, feature, place, first_row, spec)
     if (values < 0).any():  # -1 would be taken for padding
         first = int(np.argmax(values < 0))
         row = first_row + int(np.searchsorted(splits, first, "right")) - 1
         raise DatasetError(f"{place}: feature {feature.name}, row {row}: id {values[first]} is not in [0, {feature.cardinality})")
-    ids = np.full((len(lengths), feature.hotness), -1, values.dtype if values.dtype.itemsize > 4 else np.int32)
-    ids[np.arange(feature.hotness) < lengths[:, None]] = values
-    return ids[:, 0] if feature.hotness == 1 else ids
+    ids = np.full((len(lengths), feature.hotness), NO_ID, values.dtype if values.dtype.itemsize > 4 else np.int32)
+    ids[np.arange(feature.hotness) < lengths[:, np.newaxis]] = values
+    return ids if feature.is_list else ids[:, 0]
+
+
+def _lengths(values: np.ndarray, splits: np.ndarray, feature: Categorical, place: str, first_row: int, spec: str, what: str = "ids") -> np.ndarray:
+    """Return the lengths of the lists of a record, `[n]`. Raises DatasetError where they are none that the feature can have."""
+    sound = values.ndim == splits.ndim == 1 and splits.dtype.kind == "i" and len(splits) and splits[0] == 0 and splits[-1] == len(values)
+    if not sound or (np.diff(splits) < 0).any():
+        raise DatasetError(f"{place}: feature {feature.name}: row splits {list(splits.shape)} do not divide values {list(values.shape)}")
+    lengths = np.diff(splits)
+    bad = lengths > feature.hotness if feature.is_list else lengths != 1
+    if bad.any():
+        first, most = int(np.argmax(bad)), "at most" if feature.is_list else "exactly"
+        found = f"{lengths[first]} {what}, expected {most} {feature.hotness}"
+        raise DatasetError(f"{place}: feature {feature.name}, row {first_row + first}: {found}, its hotness in {spec}")
+    return lengths

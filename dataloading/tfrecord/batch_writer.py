@@ -15,8 +15,10 @@ import numpy as np
 
 from dataloading.contract import TFRECORDS
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
-from dataloading.features import NUMERICAL_DTYPE, DatasetError
+from dataloading.features import NUMERICAL_DTYPE, WEIGHT_DTYPE, DatasetError
+from dataloading.id_weights import ids_and_weights
 from dataloading.tf_raw import move_in_place, refuse_replacing
+from dataloading.tfrecord.batch_folders import FORMAT, WEIGHTED_FORMAT, ids_folder, weights_folder
 from dataloading.tfrecord.hidden_folder import InHiddenFolder
 from utils.naming import naming
 from utils.runtime import prepare_tensorflow
@@ -133,7 +135,11 @@ class _SplitWriter:
         self._pending: list[np.ndarray] = []
         self._forms: dict[str, dict[str, Any]] = {"numerical": _form("float16", len(spec.numerical))} if spec.numerical else {}
         self._forms["label"] = _form("int8", 1)
-        self._forms |= {f"categorical_{i}": _form("int32", 1, feature.hotness > 1) for i, feature in enumerate(spec.categorical)}
+        for i, feature in enumerate(spec.categorical):
+            self._forms[ids_folder(i)] = _form("int32", 1, feature.is_list) | ({"format": WEIGHTED_FORMAT} if feature.weights else {})
+        self._columns = tuple(self._forms)
+        self._weights = {ids_folder(i): weights_folder(i) for i, feature in enumerate(spec.categorical) if feature.weights}
+        self._forms |= dict.fromkeys(self._weights.values(), _form(WEIGHT_DTYPE, 1, True))
         for name in self._forms:
             (folder / name).mkdir(parents=True)
         self._files = {name: tf.io.TFRecordWriter(str(folder / name / _FILE)) for name in self._forms}
@@ -146,8 +152,8 @@ class _SplitWriter:
             columns = [np.concatenate(pair) for pair in zip(self._pending, columns, strict=True)]
         start = 0
         while start + self._batch_size <= len(columns[0]):
-            for name, column in zip(self._forms, columns, strict=True):
-                self._write(name, column[start : start + self._batch_size])
+            for name, column in zip(self._columns, columns, strict=True):
+                self._write_column(name, column[start : start + self._batch_size])
             start, self._batches = start + self._batch_size, self._batches + 1
         self._pending = [column[start:].copy() for column in columns]
 
@@ -183,16 +189,20 @@ class _SplitWriter:
             )
         return halves
 
+    def _write_column(self, name: str, values: np.ndarray) -> None:
+        """Write the record of a batch: values `[B]` or `[B, M]`, or lists of ids `[B, h]`, or `[B, 2h]` with weights."""
+        if not self._forms[name]["multihot"]:
+            self._write(name, values.reshape(len(values), -1))
+            return
+        ids, weights = ids_and_weights(values) if name in self._weights else (values, None)
+        self._write(name, _lists(ids, ids >= 0))
+        if weights is not None:
+            self._write(self._weights[name], _lists(weights, ids >= 0))
+
     def _write(self, name: str, values: np.ndarray) -> None:
-        """Write a record: [B, M] or [B, 1], or lists as a tensor of two serialized tensors, their values and their row splits."""
+        """Write a record with one tensor."""
         import tensorflow as tf
 
-        if self._forms[name]["multihot"]:
-            kept = values >= 0
-            splits = np.concatenate([[0], kept.sum(axis=1).cumsum()]).astype(np.int32)
-            values = np.array([_serialized(part) for part in (values[kept], splits)], object)
-        else:
-            values = values.reshape(len(values), -1)
         feature = {KEY: tf.train.Feature(bytes_list=tf.train.BytesList(value=[_serialized(values)]))}
         try:
             self._files[name].write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
@@ -200,8 +210,14 @@ class _SplitWriter:
             raise _unwritten(self._folder / name / _FILE, error) from None
 
 
+def _lists(values: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Return lists `[B, h]`, of which some values are kept, as a tensor of two serialized tensors: the values and the row splits."""
+    splits = np.concatenate([[0], kept.sum(axis=1).cumsum()]).astype(np.int32)
+    return np.array([_serialized(part) for part in (values[kept], splits)], object)
+
+
 def _form(dtype: str, num_features: int, multihot: bool = False) -> dict[str, Any]:
-    return {"format": "tfrecords", "dtype": dtype, "multihot": multihot, "feature_name": KEY, "num_features": num_features}
+    return {"format": FORMAT, "dtype": dtype, "multihot": multihot, "feature_name": KEY, "num_features": num_features}
 
 
 def _serialized(values: np.ndarray) -> bytes:

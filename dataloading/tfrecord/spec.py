@@ -131,8 +131,9 @@ def outbrain_spec() -> FeatureSpec:
 def _checked(spec: FeatureSpec) -> FeatureSpec:
     """Return the specification with the smallest type for the ids. Raises DatasetError if records cannot hold such features."""
     for feature in spec.categorical:
-        if feature.hotness > 1:
-            raise DatasetError(f"{spec.path}: feature {feature.name} has hotness {feature.hotness}; pre-batched TFRecords hold one id per sample")
+        if feature.is_list:
+            has = "weights of its ids" if feature.weights else f"hotness {feature.hotness}"
+            raise DatasetError(f"{spec.path}: feature {feature.name} has {has}; pre-batched TFRecords hold one id per sample")
     categorical = tuple(replace(feature, dtype=smallest_dtype(feature.cardinality)) for feature in spec.categorical)
     _ = (
         spec.numerical_dtype,

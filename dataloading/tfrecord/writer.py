@@ -153,8 +153,9 @@ def _described(spec: FeatureSpec, rows: Mapping[str, int], num_files: int, unlab
     if num_files < 1:
         raise DatasetError(f"{num_files} files of TFRecords, expected at least 1")
     for feature in spec.categorical:
-        if feature.hotness > 1:
-            raise DatasetError(f"feature {feature.name} has hotness {feature.hotness}: pre-batched TFRecords hold one id per sample; write tf_raw")
+        if feature.is_list:
+            has = "weights of its ids" if feature.weights else f"hotness {feature.hotness}"
+            raise DatasetError(f"feature {feature.name} has {has}: pre-batched TFRecords hold one id per sample; write tf_raw")
     folders = [folder_of(split) for split in rows]
     if len({*folders, SCHEMA}) <= len(folders):
         raise DatasetError(f"two of the splits {', '.join(rows)} would be written to one folder; rename one in {spec.path}")

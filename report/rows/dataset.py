@@ -180,7 +180,7 @@ class Known(NamedTuple):
 def known_ids(ids: np.ndarray, feature: Categorical) -> Known:
     """Return the ids of a feature that are rows of its table, and those that are out of range."""
     inside = (ids >= 0) & (ids < feature.cardinality)
-    return Known(inside, ~inside & (ids != NO_ID) if feature.hotness > 1 else ~inside)
+    return Known(inside, ~inside & (ids != NO_ID) if feature.is_list else ~inside)
 
 
 def add_counts(counts: np.ndarray, ids: np.ndarray) -> None:

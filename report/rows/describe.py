@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dataloading.feature_spec import Categorical
-from dataloading.ranges import check_labels
+from dataloading.id_weights import check_id_weights, ids_and_weights
+from dataloading.ranges import NO_ID, check_labels
 from dataloading.tf_raw import TfRawSplit
 from report.rows.dataset import MISSING, Meaning, add_counts, block_rows, known_ids, meaning_of, open_dataset, open_split, splits_of
 from report.rows.drift import CategoryBins, NumberBins, edges_of
@@ -31,6 +32,15 @@ class SplitFigures:
     rows: int
     read: int
     click_rate: float | None
+
+
+class WeightFigures(NamedTuple):
+    """The weights of the ids of a feature: mean, least, greatest, and the share of 0, which leaves the id out."""
+
+    mean: float
+    low: float
+    high: float
+    zeros: float
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,7 @@ class FeatureFigures:
     mean: float | None = None
     deviation: float | None = None
     quantiles: tuple[tuple[float, float], ...] = ()  # share of the rows, and the number that they do not exceed
+    weights: WeightFigures | None = None  # of the ids of a categorical feature, where they have weights and there are any
 
 
 @dataclass(frozen=True)
@@ -79,7 +90,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class Description:
-    """The figures of a dataset. `drift` has the largest first, by stability index; `notes` says where only a sample was read."""
+    """The figures of a dataset. `drift` has the largest first, by stability index; `notes` says where only a sample was read, and weights of ids."""
 
     splits: tuple[SplitFigures, ...]
     features: tuple[FeatureFigures, ...]
@@ -121,7 +132,7 @@ def describe(dataset: str | Path, max_rows: int = MAX_ROWS) -> Description:
         max_rows: rows of a split that are read; of a larger one, blocks drawn with a fixed seed, about so many rows in all.
 
     Raises:
-        UserError: it is no tf_raw dataset, a file cannot be read, or a label is neither 0 nor 1.
+        UserError: it is no tf_raw dataset, a file cannot be read, a label is neither 0 nor 1, or a weight of an id is not what it must be.
     """
     spec = open_dataset(Path(dataset))
     names = splits_of(spec)
@@ -142,7 +153,14 @@ def describe(dataset: str | Path, max_rows: int = MAX_ROWS) -> Description:
         if scan.rows < scan.split.num_samples
     ]
     figures = tuple(one for of_feature, _ in found for one in of_feature)
+    notes += [_said_of_weights(one) for one in figures if one.weights is not None]
     return Description(tuple(splits.get(name) or SplitFigures(name, 0, 0, None) for name in names), figures, tuple(drift), tuple(notes))
+
+
+def _said_of_weights(figures: FeatureFigures) -> str:
+    mean, low, high, zeros = figures.weights
+    idle = f"; {100 * zeros:.4g}% are 0: such an id is counted here and has no part in a prediction" if zeros else ""
+    return f"{figures.split}: the weights of the ids of {figures.feature} have the mean {mean:.4g} and lie between {low:.4g} and {high:.4g}{idle}"
 
 
 def _scan(split: TfRawSplit, max_rows: int) -> _Scan:
@@ -197,23 +215,49 @@ class _Seen:
     ids: int = 0  # ids, without the -1 of lists
     outside: int = 0
     empty: int = 0  # rows without an id
+    idle: int = 0  # ids of weight 0, where ids have weights
+    weight: float = 0.0  # the sum of the weights
+    low: float = np.inf
+    high: float = -np.inf
 
     @property
     def nothing(self) -> int:
         """Ids and rows that name no row of the table."""
         return self.outside + self.empty
 
+    @property
+    def weights(self) -> WeightFigures | None:
+        """The figures of the weights; None if none were added."""
+        return WeightFigures(self.weight / self.ids, self.low, self.high, self.idle / self.ids) if self.low <= self.high else None
+
+    def add_weights(self, weights: np.ndarray) -> None:
+        """Add the weights of some ids, `[n]`."""
+        if weights.size:
+            self.idle += weights.size - int(np.count_nonzero(weights))
+            self.weight += float(weights.sum(dtype=np.float64))
+            self.low, self.high = min(self.low, float(weights.min())), max(self.high, float(weights.max()))
+
 
 def _count_ids(scan: _Scan, index: int, feature: Categorical, counts: list[np.ndarray], progress: Progress) -> _Seen:
     """Add the ids of a split to `counts`, each row to one of them by a draw with a fixed seed, and return the other counts."""
     seen, draw = _Seen(), np.random.default_rng(0)
-    width = np.dtype(feature.dtype).itemsize * feature.hotness
-    for ids in scan.blocks(lambda start, stop: scan.split.read_ids(index, start, stop), width, progress):
+    width = 4 * feature.columns if feature.weights else np.dtype(feature.dtype).itemsize * feature.hotness
+
+    def read(start: int, stop: int) -> np.ndarray:
+        values = scan.split.read_ids(index, start, stop)
+        if feature.weights:
+            check_id_weights(values, feature, start, scan.split.file(feature.name))
+        return values
+
+    for ids in scan.blocks(read, width, progress):
+        if feature.weights:
+            ids, weights = ids_and_weights(ids)
+            seen.add_weights(weights[ids != NO_ID])
         known = known_ids(ids, feature)
         outside = int(np.count_nonzero(known.outside))
         seen.ids += int(np.count_nonzero(known.inside)) + outside
         seen.outside += outside
-        if feature.hotness > 1:
+        if feature.is_list:
             seen.empty += int(np.count_nonzero(~(known.inside | known.outside).any(axis=1)))
         half = draw.integers(0, len(counts), len(ids), np.uint8)
         for number, into in enumerate(counts):
@@ -226,17 +270,17 @@ def _id_figures(scan: _Scan, feature: Categorical, meaning: Meaning, counts: lis
     folded = feature.cardinality > len(counts[0])
     zero = None if not meaning.zero or folded or not seen.ids else sum(int(one[0]) for one in counts) / seen.ids
     missing = zero if meaning.zero == MISSING else None
-    several = feature.hotness > 1
     return FeatureFigures(
         feature=feature.name,
         kind=CATEGORICAL,
         split=scan.name,
-        missing=seen.empty / scan.rows if several else missing,
+        missing=seen.empty / scan.rows if feature.is_list else missing,
         unknown=None if meaning.zero == MISSING else zero,
         out_of_range=seen.outside / seen.ids if seen.ids else 0.0,
         distinct=None if folded else sum(_distinct(parts) for parts in _parts(counts)),
         cardinality=feature.cardinality,
-        length=seen.ids / scan.rows if several else None,
+        length=seen.ids / scan.rows if feature.is_list else None,
+        weights=seen.weights,
     )
 
 

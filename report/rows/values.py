@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dataloading.feature_spec import Categorical, FeatureSpec
+from dataloading.id_weights import check_id_weights, ids_and_weights, without_idle
 from dataloading.ranges import check_labels
 from dataloading.tf_raw import TfRawSplit
 from report.rows.dataset import (
@@ -132,10 +133,17 @@ def _same_labels(split: TfRawSplit, positive: np.ndarray, numbers: np.ndarray | 
 
 
 def _by_id(rows: _Rows, feature: Categorical, index: int, meaning: Meaning) -> Grouping:
-    width = np.dtype(feature.dtype).itemsize * feature.hotness
+    width = 4 * feature.columns if feature.weights else np.dtype(feature.dtype).itemsize * feature.hotness
+
+    def read(start: int, stop: int) -> np.ndarray:
+        values = rows.split.read_ids(index, start, stop)
+        if not feature.weights:
+            return values
+        check_id_weights(values, feature, start, rows.split.file(feature.name))
+        return ids_and_weights(without_idle(values))[0]
 
     def blocks() -> Iterator[tuple[slice | np.ndarray, np.ndarray]]:
-        return rows.blocks(lambda start, stop: rows.split.read_ids(index, start, stop), width)
+        return rows.blocks(read, width)
 
     counts = np.zeros(feature.cardinality, np.uint32)
     for _, ids in blocks():
@@ -154,7 +162,7 @@ def _by_id(rows: _Rows, feature: Categorical, index: int, meaning: Meaning) -> G
         at = np.minimum(np.searchsorted(lookup, ids), max(len(lookup) - 1, 0))
         found = np.where(lookup[at] == ids, bit[at], np.uint32(1 << _REST)) if len(lookup) else np.full(ids.shape, 1 << _REST, np.uint32)
         found = np.where(known.inside, found, np.where(known.outside, np.uint32(1 << _OUTSIDE), np.uint32(0)))
-        if feature.hotness > 1:
+        if feature.is_list:
             found = np.bitwise_or.reduce(found, axis=1)
             found[found == 0] = 1 << _NO_ID
         bits[places] = found
@@ -162,7 +170,7 @@ def _by_id(rows: _Rows, feature: Categorical, index: int, meaning: Meaning) -> G
     rest = f"({distinct - len(top):,} other value{'s' if distinct - len(top) > 1 else ''})"
     names = {number[one]: name for one, name in values.items()}
     names |= {_REST: rest, _ZERO: f"({meaning.zero})", _NO_ID: "(no id)", _OUTSIDE: "(out of range)"}
-    several = feature.hotness > 1
+    several = feature.hotness > 1  # one id with a weight, or none, is a list without overlap
     note = f"the {len(top)} most frequent of {distinct:,} values" if distinct > len(top) else "all values, the most frequent first"
     return Grouping(rows.split.name, CATEGORICAL, several, note + ("; a row counts for each value in its list" if several else ""), names, bits)
 

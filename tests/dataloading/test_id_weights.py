@@ -128,7 +128,7 @@ def test_a_sum_takes_negative_weights_and_an_id_out_of_range_is_mapped_without_t
 def test_a_file_of_weights_that_is_missing_or_short_is_named(dataset, capsys):
     path = dataset / "train/topics.weights.bin"
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(DatasetError, match="topics.weights.bin: 22 samples, the other files of train hold 23"):
+    with pytest.raises(DatasetError, match=r"topics\.weights\.bin: 22 samples, the other files of train hold 23"):
         split_of(dataset)
     path.unlink()
     assert validate.main(["--dataset_path", str(dataset)]) == 1
@@ -141,7 +141,7 @@ def test_a_specification_must_say_what_its_files_hold(dataset):
     expected = ["source_spec.train: chunk [tags]: 1 file, expected two: of the ids and of their weights, since feature_spec says `weights: true`"]
     assert spec_faults(FeatureSpec.from_dict(content), ("train",)) == expected
     content["feature_spec"]["user"]["weights"] = "yes"
-    with pytest.raises(FeatureSpecError, match="feature_spec.user: weights: expected true or false, found str 'yes'"):
+    with pytest.raises(FeatureSpecError, match=r"feature_spec\.user: weights: expected true or false, found str 'yes'"):
         FeatureSpec.from_dict(content)
-    with pytest.raises(FeatureSpecError, match="feature one would be written to one.weights.bin, which another feature needs; rename it"):
+    with pytest.raises(FeatureSpecError, match=r"feature one\.weights would be written to one\.weights\.bin, which another feature needs; rename it"):
         spec_of((ONE, Categorical("one.weights", 5, "int8"))).as_tf_raw(("train",))
