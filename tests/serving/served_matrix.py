@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from served_models import EVERYTHING, criteo_data, export, table_data, train
+from weighted_models import inputs_of, write_weighted
 
 import dlrm
 from dataloading import generate_outbrain
@@ -20,7 +21,7 @@ from serving.connection import GRPC, HTTP, Connection
 from serving.server import Server
 
 IDS, RAW = "ids", "raw"
-CRITEO, TABLE, OUTBRAIN = "criteo", "table", "outbrain"
+CRITEO, TABLE, OUTBRAIN, WEIGHTED = "criteo", "table", "outbrain", "weighted"
 MODELS = {
     "dlrm": {},
     "dcnv2": {"interaction": "cross", "cross_layer_projection_dim": 4, "num_cross_layers": 2, "batch_norm": True},
@@ -74,7 +75,12 @@ def outbrain_data(folder: Path) -> Path:
     return folder / "data"
 
 
-DATA = {CRITEO: criteo_data, TABLE: lambda folder: table_data(folder, EVERYTHING), OUTBRAIN: outbrain_data}
+DATA = {
+    CRITEO: criteo_data,
+    TABLE: lambda folder: table_data(folder, EVERYTHING),
+    OUTBRAIN: outbrain_data,
+    WEIGHTED: lambda folder: write_weighted(folder / "data"),
+}
 
 
 class Served:
@@ -86,26 +92,27 @@ class Served:
     """
 
     def __init__(self, folder: Path, kinds: list[Kind]):
-        self.repository, self._folder, self._data = folder / "repository", folder, {}
+        self.repository, self._folder, self.data = folder / "repository", folder, {}
         for kind in kinds:
-            if not self._checkpoint(kind).exists():
+            if not self.checkpoint(kind).exists():
                 self._train(kind)
             flags = ("--model_name", kind.name, "--inputs", kind.inputs, "--max_batch_size", MOST, "--max_queue_delay_us", 20_000)
-            export(self._checkpoint(kind), self.repository, *flags)
+            export(self.checkpoint(kind), self.repository, *flags)
 
-    def _checkpoint(self, kind: Kind) -> Path:
+    def checkpoint(self, kind: Kind) -> Path:
+        """Return the folder of a model's checkpoints."""
         return self._folder / f"{kind.dataset}-{kind.model}"
 
     def _train(self, kind: Kind) -> None:
-        if kind.dataset not in self._data:
+        if kind.dataset not in self.data:
             (self._folder / kind.dataset).mkdir()
-            self._data[kind.dataset] = DATA[kind.dataset](self._folder / kind.dataset)
-        train(self._data[kind.dataset], self._checkpoint(kind), **SMALL | (MODELS | OTHERS)[kind.model])
+            self.data[kind.dataset] = DATA[kind.dataset](self._folder / kind.dataset)
+        train(self.data[kind.dataset], self.checkpoint(kind), **SMALL | (MODELS | OTHERS)[kind.model])
 
     @functools.cache  # noqa: B019 - the object lives as long as a file's tests
     def rows(self, kind: Kind) -> "Rows":
         """Return rows for a model and their scores."""
-        loaded = dlrm.load(self._checkpoint(kind), cpu=True)
+        loaded = dlrm.load(self.checkpoint(kind), cpu=True)
         mapped = dlrm.load(self.repository / kind.name / "1/checkpoint", mmap=True, cpu=True)  # in bfloat16 its tables are rounded
         if kind.inputs == RAW:
             columns = drawn_columns(mapped.raw_inputs(), seed=11)
@@ -115,9 +122,9 @@ class Served:
             found, engine = scorer.score(*scorer.checked(columns)), scorer.scorer.engine
         else:
             drawn = drawn_rows(mapped.features, seed=11)
-            inputs = {"categorical": drawn.ids} | ({"numerical": drawn.numerical} if drawn.numerical.shape[1] else {})
+            inputs = inputs_of(drawn)
             scorer, expected = mapped.over_arrays(), loaded.score(by_feature(drawn, mapped.features))
-            found, engine = scorer.score(*scorer.checked(drawn.numerical, drawn.ids)), scorer.engine
+            found, engine = scorer.score(*scorer.checked(drawn.numerical, drawn.ids, drawn.id_weights)), scorer.engine
         return Rows(inputs, found, expected, isinstance(engine, NativeScorer))
 
 

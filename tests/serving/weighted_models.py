@@ -7,6 +7,8 @@ import numpy as np
 from dataloading.feature_spec import Categorical, FeatureSpec
 from dataloading.id_weights import joined
 from dataloading.tf_raw import TfRawWriter
+from run.served_rows import ProofRows
+from utils.checkpoint.reading import Checkpoint
 
 WEIGHTED = (
     Categorical("user", 200, "int32"),
@@ -46,3 +48,61 @@ def write_weighted(folder: Path, categorical=WEIGHTED, numerical=("x", "y"), row
             writer.append(split, numbers, ids, labels)
         writer.publish({})
     return folder
+
+
+def inputs_of(rows: ProofRows, count: int | None = None) -> dict[str, np.ndarray]:
+    """Return the first rows as inputs of a request."""
+    inputs = {"numerical": rows.numerical, "categorical": rows.ids, "id_weights": rows.id_weights}
+    return {name: values[:count] for name, values in inputs.items() if values.shape[1]}
+
+
+def slow_scores(path: Path, inputs: dict[str, np.ndarray], categorical=WEIGHTED) -> np.ndarray:
+    """Return the probabilities by a checkpoint of a DLRM, or of Wide & Deep, computed in float64 from the definitions.
+
+    Args:
+        path: the checkpoint.
+        inputs: inputs of a request.
+        categorical: the features of its dataset.
+    """
+    found, count = Checkpoint(path), len(inputs["categorical"])
+
+    def read(name):
+        return found.read(name).astype(np.float64)
+
+    def mlp(name, values):
+        layers = sum(one.startswith(f"dense/{name}/") for one in found.names("dense/")) // 2
+        for layer in range(layers):
+            values = values @ read(f"dense/{name}/{layer}/kernel") + read(f"dense/{name}/{layer}/bias")
+            values = values if name in ("top_mlp", "deep") and layer == layers - 1 else np.maximum(values, 0)
+        return values
+
+    numerical = inputs["numerical"].astype(np.float16).astype(np.float64)
+    vectors = pooled(inputs, categorical, lambda one: read(f"tables/{one.table_name}/weights"))
+    if "dense/wide/0/kernel" in found.names("dense/"):
+        wide = pooled(inputs, categorical, lambda one: read(f"tables/{one.table_name}_wide/weights"), means=False)
+        logits = mlp("deep", np.concatenate([numerical, *vectors], axis=1)) + sum(wide)
+        logits += numerical @ read("dense/wide/0/kernel") + read("dense/wide/0/bias")
+    else:
+        bottom = mlp("bottom_mlp", numerical)
+        z = np.stack([bottom, *vectors], axis=1)
+        dots = [(z[:, i] * z[:, j]).sum(axis=1) for i in range(z.shape[1]) for j in range(i)]
+        logits = mlp("top_mlp", np.concatenate([bottom, np.stack(dots, axis=1)], axis=1))
+    return 1 / (1 + np.exp(-logits.reshape(count)))
+
+
+def pooled(inputs: dict[str, np.ndarray], categorical, table_of, means=True) -> list[np.ndarray]:
+    """Return the vector of each feature `[B, D]`, sample by sample, id by id."""
+    vectors, first, of_weights = [], 0, 0
+    for one in categorical:
+        table = table_of(one)
+        found = np.zeros((len(inputs["categorical"]), table.shape[1]))
+        for sample, ids in enumerate(inputs["categorical"][:, first : first + one.hotness]):
+            weights = inputs["id_weights"][sample, of_weights : of_weights + one.hotness].astype(np.float64) if one.weights else np.ones(one.hotness)
+            for number, weight in zip(ids, weights, strict=True):
+                found[sample] += weight * table[number] if number >= 0 else 0
+            total = weights[ids >= 0].sum()
+            found[sample] /= total if means and one.pooling == "mean" and total else 1
+        vectors.append(found)
+        first += one.hotness
+        of_weights += one.hotness if one.weights else 0
+    return vectors
