@@ -77,7 +77,8 @@ def _column(name: str, values: Any) -> np.ndarray:
     except ValueError:
         raise ValueError(f"feature {name}: holds {str(values)[:40]!r}, expected one number a sample") from None
     if found.ndim != 1:
-        raise ValueError(f"feature {name}: has shape {list(found.shape)}, expected [B]")
+        hint = "; its ids have no weights" if isinstance(values, tuple) and len(values) == 2 and found.ndim > 1 else ""
+        raise ValueError(f"feature {name}: has shape {list(found.shape)}, expected [B]{hint}")
     return found
 
 

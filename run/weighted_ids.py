@@ -29,8 +29,8 @@ def with_weights(name: str, pooling: str, ids: np.ndarray, weights: np.ndarray) 
     good = np.isfinite(held) & (held >= 0) if pooling == MEAN else np.isfinite(held)
     if not good.all():
         place = np.unravel_index(int(np.argmin(good)), good.shape)
-        value = float(given[place])
-        expected = expected_weights(pooling) if not np.isfinite(value) or abs(value) <= np.finfo(np.float32).max else "within the range of float32"
+        value, beyond = float(given[place]), bool(np.isfinite(given[place]) and not np.isfinite(held[place]))
+        expected = "within the range of float32" if beyond else expected_weights(pooling)
         raise ValueError(f"feature {name}: weight {value:g} of sample {place[0]} is not {expected}")
     held[np.abs(held) < _SMALLEST] = 0  # TensorFlow takes such numbers for 0, NumPy does not
     return without_idle(joined(ids, held))
