@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dataloading.batches import BatchReader, Ids, Order, Share, prefetched
+from dataloading.batches import BatchReader, Ids, Order, Share
 from dataloading.ranges import ERROR
 from dataloading.row_range import RowRange
 from model.compilation import compiled
 from model.sharded_model import ShardedModel
 from run.negatives import weight_of_negatives
 from run.prepare import Prepared
-from training.device_batch import TensorBatch, to_device
+from training.device_batch import TensorBatch, on_device
 from training.evaluator import AfterBatch, Evaluator, SplitScores
 from utils.config.config import Config
 from utils.config.options import TRAIN
@@ -41,7 +41,7 @@ class Batches:
         self._reader = reader
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        return prefetched(self._reader.epoch(0, 0), to_device)
+        return on_device(self._reader.epoch(0, 0))
 
 
 def pads_short(config: Config) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dataloading.batches import Batch, BatchReader, prefetched
+from dataloading.batches import Batch, BatchReader
 from dataloading.vocabulary import RECORD
 from run.closing import closing
 from run.continuing import metadata
@@ -16,7 +16,7 @@ from run.prepare import Prepared
 from run.scoring import metrics_of, reader_of
 from run.weights import go_on, model_of
 from training.build import build_trainer
-from training.device_batch import TensorBatch, to_device
+from training.device_batch import TensorBatch, on_device
 from training.evaluations import Evaluation, logged
 from training.evaluator import Evaluator
 from training.features import ModelFeatures
@@ -41,8 +41,8 @@ class TrainingBatches:
     def batches(self, epoch: int, first: int) -> Iterable[TensorBatch]:
         """Yield the batches of an epoch, starting with number `first`."""
         if self._steps is None:
-            return prefetched(self._reader.epoch(epoch, first), to_device)
-        return prefetched(itertools.islice(self._onwards(epoch * self._steps + first), self._steps - first), to_device)
+            return on_device(self._reader.epoch(epoch, first))
+        return on_device(itertools.islice(self._onwards(epoch * self._steps + first), self._steps - first))
 
     def _onwards(self, number: int) -> Iterator[Batch]:
         """Yield batches from this number on, in endless passes over the rows."""

@@ -1,10 +1,12 @@
 """Batches on the device. The host keeps its own copy, so it reads nothing back."""
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from dataloading.batches import prefetched
 from model.compilation import on_gpu
 
 
@@ -26,13 +28,23 @@ class HostBatch(Protocol):
 
 
 class StepInputs(NamedTuple):
-    """The tensors of a batch: numerical `[b, M]`, ids `[F_r, B]`, local_ids `[F_l, b]`, labels and weights `[b]` float32."""
+    """The tensors of a batch: numerical `[b, M]`, ids `[K_r, B]`, local_ids `[K_l, b]`, labels and weights `[b]` float32.
+
+    On a GPU ids travel as the bits of float32 numbers, because TensorFlow keeps int32 tensors in host memory there.
+    """
 
     numerical: tf.Tensor
     ids: tf.Tensor
     local_ids: tf.Tensor
     labels: tf.Tensor
     weights: tf.Tensor
+
+    def unpacked(self) -> "StepInputs":
+        """Return the inputs with the ids as `DistributedEmbedding` takes them; for use inside a `tf.function`."""
+        if not on_gpu():
+            return self
+        ids, local_ids = (tf.cast(tf.bitcast(bits, tf.int32), tf.int64) for bits in (self.ids, self.local_ids))
+        return self._replace(ids=ids, local_ids=local_ids)
 
 
 class TensorBatch(NamedTuple):
@@ -48,12 +60,17 @@ class TensorBatch(NamedTuple):
 
 
 def to_device(batch: HostBatch) -> TensorBatch:
-    """Copy a batch to the device. The prefetching thread calls this, so no step waits for the copy.
+    """Copy a batch to the device.
 
-    For a GPU ids are int64, because TensorFlow keeps int32 tensors in host memory there, and numericals are copied in their own dtype. On a CPU
-    numericals become float32 here: oneDNN complains about float16 inputs, and M columns take little memory.
+    For a GPU numericals are copied in their own dtype. On a CPU they become float32 here: oneDNN complains about float16 inputs, and M columns take
+    little memory.
     """
-    ids = np.int64 if on_gpu() else np.int32
     numerical = batch.numerical if on_gpu() else batch.numerical.astype(np.float32)
-    parts = numerical, batch.ids.astype(ids, copy=False), batch.local_ids.astype(ids, copy=False), batch.labels.astype(np.float32), batch.weights
+    ids, local_ids = (some.view(np.float32) if on_gpu() else some for some in (batch.ids, batch.local_ids))
+    parts = numerical, ids, local_ids, batch.labels.astype(np.float32), batch.weights
     return TensorBatch(StepInputs(*map(tf.convert_to_tensor, parts)), batch)
+
+
+def on_device(batches: Iterable[HostBatch]) -> Iterator[TensorBatch]:
+    """Yield batches on the device, read and copied ahead, so that no step waits for them. With a GPU two threads share this work."""
+    return prefetched(prefetched(batches) if on_gpu() else batches, to_device)

@@ -47,6 +47,7 @@ class Evaluator:
         return self._model.scored(numerical, vectors)
 
     def _forward(self, batch: StepInputs) -> tf.Tensor:
+        batch = batch.unpacked()
         return self._dense(batch.numerical, self._model.embedding(batch.ids, batch.local_ids))
 
     def logits(self, batch: TensorBatch) -> np.ndarray:

@@ -115,7 +115,7 @@ class Trainer:
         check_equal(self.model, self.groups)
 
     def _whole_step(self, batch: StepInputs, message: tf.Tensor) -> tf.Tensor:
-        embedding, tables = self.model.embedding, self.groups.tables
+        batch, embedding, tables = batch.unpacked(), self.model.embedding, self.groups.tables
         message, measured = (message[:-1], message[-1] > 0) if self._norms else (message, None)
         step, count, local_batch = tf.cast(message[0], tf.int64), self.groups.num_rates, batch.labels.shape[0]
         num_samples, rates, mine = tf.split(tf.cast(message[1:], tf.float32), [1, count, message.shape[0] - count - 2])
