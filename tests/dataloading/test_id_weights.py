@@ -125,6 +125,27 @@ def test_a_sum_takes_negative_weights_and_an_id_out_of_range_is_mapped_without_t
     assert (batch.ids[4:7].view(np.float32) < 0).any() and set(batch.ids[11]) <= {-1, 1} and batch.out_of_range > 0
 
 
+def test_validate_counts_the_weights_of_ids_only(dataset, capsys, monkeypatch):
+    """Not the 0 of padding; in any number of blocks."""
+    monkeypatch.setattr("dataloading.scan.BLOCK_BYTES", 40)
+    assert validate.main(["--dataset_path", str(dataset)]) == 0
+    lines = {line[:27].strip(): line[27:].split() for line in capsys.readouterr().out.splitlines()}
+    for feature, column in zip(FEATURES[1:], drawn()[1:], strict=True):
+        ids, weights = ids_and_weights(column)
+        there = weights[ids >= 0].astype(np.float64)
+        figures = [f"{value:.6g}" for value in (there.min(), there.max())]
+        expected = [*figures, "-", f"{there.mean():.6g}", f"{100 * (there == 0).mean():.2f}", "%"]
+        assert lines[f"train  {feature.name} (weights)"] == expected
+    path = dataset / "train/tags.weights.bin"
+    weights, ids = np.fromfile(path, np.float32), np.fromfile(dataset / "train/tags.bin", np.int8)
+    row, place = divmod(int(np.flatnonzero(ids == -1)[2]), 3)
+    weights[3 * row + place] = -7
+    weights.tofile(path)
+    assert validate.main(["--dataset_path", str(dataset)]) == 1
+    message = f"tags.weights.bin: feature tags, row {row}, place {place} of its list: weight -7 where there is no id, expected 0; 1 bad row"
+    assert message in capsys.readouterr().err
+
+
 def test_a_file_of_weights_that_is_missing_or_short_is_named(dataset, capsys):
     path = dataset / "train/topics.weights.bin"
     path.write_bytes(path.read_bytes()[:-8])
@@ -133,6 +154,10 @@ def test_a_file_of_weights_that_is_missing_or_short_is_named(dataset, capsys):
     path.unlink()
     assert validate.main(["--dataset_path", str(dataset)]) == 1
     assert "topics.weights.bin: No such file" in capsys.readouterr().err
+    (dataset / "train/tags.bin").unlink()  # its weights are scanned without it
+    assert validate.main(["--dataset_path", str(dataset)]) == 1
+    captured = capsys.readouterr()
+    assert "tags.bin: No such file" in captured.err and "tags (weights)" in captured.out
 
 
 def test_a_specification_must_say_what_its_files_hold(dataset):
