@@ -46,8 +46,7 @@ class TrainedModel:
         features: features of the model, as recorded in the checkpoint.
         numerical: names of the numerical features, in the model's order.
         categorical: table rows of each categorical feature, in the model's order.
-        hotness: maximum number of ids a sample for each categorical feature.
-        id_weights: for each categorical feature, whether each of its ids has a weight.
+        hotness, id_weights: for each categorical feature, the maximum number of ids a sample, and whether each id has a weight.
         checkpoint: folder that the model was loaded from.
         step: number of training steps.
     """
@@ -55,8 +54,7 @@ class TrainedModel:
     def __init__(self, checkpoint: Checkpoint, config: Config, mapped: bool = False):
         self.features = saved_features(checkpoint)
         self.numerical, self.categorical = self.features.numerical, dict(self.features.categorical)
-        self.hotness = {name: self.features.hotness(name) for name in self.categorical}
-        self.id_weights = {name: self.features.weights(name) for name in self.categorical}
+        self.hotness, self.id_weights = ({name: of(name) for name in self.categorical} for of in (self.features.hotness, self.features.weights))
         self.checkpoint, self.step = checkpoint.folder, checkpoint.step
         self._config, self._manifest = config, checkpoint.manifest
         self._opened, self._raw, self._lock = checkpoint, None, RenewedLock()
@@ -106,8 +104,7 @@ class TrainedModel:
             samples: values of every feature in `columns`, one for each sample: a mapping of names to arrays or lists `[B]`, or a Polars or pandas
                 frame. Numericals are rounded to the dataset's dtype, usually float16. Ids are whole numbers below the rows of their table; ids beyond
                 are treated as in training (`--out_of_range`). A feature whose `hotness` is above 1 takes a list of ids for each sample, or an array
-                `[B, h]` in which −1 marks an empty place. A feature with `id_weights` takes a tuple `(ids, weights)` of two such columns, or a list
-                of pairs `(id, weight)` for each sample.
+                `[B, h]` with −1 in empty places; one with `id_weights` a tuple `(ids, weights)` of such columns, or lists of pairs `(id, weight)`.
 
         Raises:
             ValueError: a feature is missing, unknown, of another length, or holds an invalid value; the message names it.

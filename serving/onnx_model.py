@@ -77,6 +77,9 @@ class _Nodes:
     def _constant(self, values) -> str:
         return self._weight(np.asarray(values, getattr(values, "dtype", np.int64)))
 
+    def _columns(self, values: str, first: int, stop: int) -> str:
+        return self._add("Slice", values, self._constant([first]), self._constant([stop]), self._constant([1]))
+
     def _weight(self, values: np.ndarray) -> str:
         name = f"weight_{len(self._weights)}"
         self._weights.append(numpy_helper.from_array(np.ascontiguousarray(values) if values.ndim else values, name))
@@ -120,9 +123,6 @@ class _Graph(_Nodes):
         found = [helper.make_tensor_value_info(PROBABILITY, TensorProto.FLOAT, ["B", 1])]
         graph = helper.make_graph(self._nodes, "scorer", given, found, self._weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION, producer_name="dlrm")
-
-    def _columns(self, values: str, first: int, stop: int) -> str:
-        return self._add("Slice", values, self._constant([first]), self._constant([stop]), self._constant([1]))
 
     def _looked_up(self, feature: Feature, place: int, ids: str, weights: str | None) -> str:
         """Look up ids `[B, h]`, with weights `[B, h]` if they have any -> `[B, D]`."""

@@ -63,7 +63,7 @@ class Feature:
 
     @property
     def is_list(self) -> bool:
-        """Whether a sample may have any number of ids up to h, and -1 means no id; else each sample has exactly one."""
+        """True where a sample may have any number of ids up to h, and -1 means no id; else each sample has exactly one."""
         return self.hotness > 1 or self.weights
 
     @property
