@@ -23,7 +23,7 @@ def lists_of_ids(name: str, values: Any, hotness: int) -> np.ndarray:
     Raises:
         ValueError: a sample holds something else or too many ids; the message names the feature and the sample.
     """
-    return _padded(name, values, hotness, _IDS)[0]
+    return _padded(name, values, hotness, _IDS, weightless=True)[0]
 
 
 def lists_of_pairs(name: str, values: Any, hotness: int) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +60,7 @@ def _of_pairs(name: str, values: Any, hotness: int) -> tuple[np.ndarray, np.ndar
             given = [_pair(pair) for pair in ([] if pairs is None else pairs)]
             some, theirs = _flat([found for found, _ in given], _IDS), _flat([weight for _, weight in given], _WEIGHTS)
         except (TypeError, ValueError, KeyError):
-            expected = f"a list of at most {hotness} pairs (id, weight), the id a whole number"
+            expected = f"a list of at most {hotness} pairs (id, weight), the id a whole number; or give all samples as a tuple (ids, weights)"
             raise ValueError(f"feature {name}: sample {sample} holds {str(pairs)[:40]!r}, expected {expected}") from None
         _check_count(name, sample, len(given), hotness, _IDS)
         ids[sample, : len(given)], weights[sample, : len(given)] = some, theirs
@@ -77,7 +77,7 @@ def _pair(pair: Any) -> tuple[Any, Any]:
     return found, weight
 
 
-def _padded(name: str, values: Any, hotness: int, what: str) -> tuple[np.ndarray, np.ndarray]:
+def _padded(name: str, values: Any, hotness: int, what: str, weightless: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Return ids or weights as `[B, h]`, and how many each sample has, `[B]`."""
     blank, dtype = (NO_ID, np.int64) if what == _IDS else (0, np.float64)
     if isinstance(values, np.ndarray) and values.ndim == 1 and hotness == 1 and values.dtype != object:
@@ -95,7 +95,7 @@ def _padded(name: str, values: Any, hotness: int, what: str) -> tuple[np.ndarray
         try:
             some = _flat(given, what, hotness == 1)
         except (TypeError, ValueError):
-            hint = "; the ids of this feature have no weights" if what == _IDS and hotness > 1 and _nested(given) else ""
+            hint = "; the ids of this feature have no weights" if weightless and _nested(given) else ""
             raise ValueError(
                 f"feature {name}: sample {sample} holds {str(given)[:40]!r}, expected a list of at most {hotness} {what}{hint}"
             ) from None

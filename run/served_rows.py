@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dataloading.batches import BatchReader, Ids
 from dataloading.features import MEAN
 from dataloading.ranges import NO_ID
 from dataloading.sources import open_split, read_spec, table_rows
@@ -37,14 +38,19 @@ class ProofRows(NamedTuple):
 
 
 def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None]) -> ProofRows:
-    """Read the first rows of the test split. Raises UserError where the dataset does not fit the model; `warn` as in `check_transforms`."""
+    """Read the first rows of the test split. Raises UserError where the dataset does not fit the model or holds an invalid value.
+
+    `warn` is called as in `check_transforms`.
+    """
     spec = read_spec(config.data, config.features)
-    tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
+    rows = table_rows(config.data, spec)
+    tables, features = tables_and_features(config, spec.categorical, rows, len(spec.numerical))
     check_features(checkpoint, ModelFeatures.of(tables, features, spec.numerical, spec.numerical_dtype))
     check_transforms(checkpoint, spec, config.training.allow_other_transforms, warn)
     split = open_split(config.data, spec, "test", config.run.seed, warn)
     try:
         count = min(split.num_samples, ROWS)
+        BatchReader(split, count, ids=Ids(rows, config.data.out_of_range)).read(0)  # checks the values
         inputs, labels = split_inputs(split, 0, count), split.read_labels(0, count)
     finally:
         split.close()
