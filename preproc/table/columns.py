@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from dataloading.feature_spec import FeatureSpec
-from dataloading.features import DatasetError
+from dataloading.features import MEAN, DatasetError
 from utils.encoding import kinds, transforms
 from utils.encoding.columns import Comparison, parsed_label
 from utils.encoding.recipe import CATEGORICAL, CROSS, IDS, LIST, Recipe, recipe_of
@@ -164,7 +164,7 @@ def checked(plan: Plan, where: str = "") -> Plan:
 
     Raises:
         DatasetError: the label is neither a column nor a comparison, a feature reads the column of the label or of the weight, the weight is the
-            label, features of one table differ in how ids are assigned, or no feature gives ids.
+            label, features of one table differ in how ids are assigned, weights of ids have no effect, or no feature gives ids.
     """
     if plan.label is not None:
         try:
@@ -178,6 +178,8 @@ def checked(plan: Plan, where: str = "") -> Plan:
             raise DatasetError(f"{where}weight {plan.weight}: is the label, so every row with label 0 would have weight 0; expected another column")
     if plan.weight is not None and (name := next((name for name, recipe in plan.features.items() if plan.weight in recipe.inputs), None)):
         raise DatasetError(f"{where}feature {name}: reads {plan.weight}, the weight's column, which rows to predict lack; remove one of them")
+    for name, recipe in plan.features.items():
+        check_weighted_mean(name, recipe, where)
     if not any(recipe.gives != "numbers" for recipe in plan.features.values()):
         raise DatasetError(f"{where}no feature is categorical, but the model needs at least one: name it with --categorical COLUMN")
     first: dict[str, tuple[str, Recipe]] = {}
@@ -191,6 +193,15 @@ def checked(plan: Plan, where: str = "") -> Plan:
                         f"shares the table {recipe.table}; expected the same value"
                     )
     return plan
+
+
+def check_weighted_mean(name: str, recipe: Recipe, where: str = "") -> None:
+    """Raise DatasetError where weights of ids have no effect: the weighted mean of a list of one id is that id's vector."""
+    if recipe.weights is not None and recipe.pooling == MEAN and recipe.max_hotness == 1:
+        raise DatasetError(
+            f"{where}feature {name}: with pooling mean and lists of one value (max_hotness 1), the weights in column {recipe.weights} have no effect; "
+            "expected pooling sum, or max_hotness of at least 2"
+        )
 
 
 def tables_of(plan: Plan) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from dataloading.features import VOCABULARY, DatasetError
 from preproc.shared import polars_engine as engine
 from preproc.shared.in_order import by_size
 from preproc.shared.resume import Progress
-from preproc.table.columns import Plan, tables_of
+from preproc.table.columns import Plan, check_weighted_mean, tables_of
 from preproc.table.staging import Coded, StagedRows, feature_column
 from utils.config.per_feature import MAX_HOTNESS
 from utils.encoding.kinds import Evidence, decided, evidence_of, is_undecided, joined
@@ -96,8 +96,8 @@ def fitted(plan: Plan, found: Findings, warn: Callable[[str], None]) -> Plan:
     """Return the plan with the missing parameters of numbers and lists, and the missing value kinds, fitted to the training rows.
 
     Raises:
-        DatasetError: a list is longer than a feature allows, numbers are too large for a standard deviation, or a column's values have no kind in
-            common.
+        DatasetError: a list is longer than a feature allows, weights of ids have no effect, numbers are too large for a standard deviation, or a
+            column's values have no kind in common.
     """
     features = dict(plan.features)
     lists, counted, wanted = to_fit(plan)
@@ -109,6 +109,7 @@ def fitted(plan: Plan, found: Findings, warn: Callable[[str], None]) -> Plan:
                 raise DatasetError(f"feature {name}: {error}") from None
         if name in lists:
             features[name] = replace(recipe, max_hotness=_longest(name, found.longest(name), warn))
+            check_weighted_mean(name, features[name])
         elif name in counted:
             features[name] = replace(recipe, boundaries=boundaries(recipe, found.counts(name)))
     for name, moments in found.moments(wanted).items():

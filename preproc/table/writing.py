@@ -39,7 +39,7 @@ def spec_of(plan: Plan, rows: dict[str, int], numerical_dtype: str) -> FeatureSp
         if recipe.gives != NUMBERS:
             hotness = recipe.max_hotness if recipe.gives == LISTS else 1
             weights = recipe.weights is not None
-            pooling = recipe.pooling if hotness > 1 or weights else "sum"
+            pooling = recipe.pooling if hotness > 1 else "sum"
             dtype = smallest_dtype(rows[name])
             categorical.append(Categorical(name, rows[name], dtype, hotness, None, pooling, recipe.table, recipe.embedding_dim, weights))
     numerical = tuple(plan.of(NUMBERS))
