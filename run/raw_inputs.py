@@ -184,12 +184,11 @@ class TableInputs:
         from utils.encoding.id_weights import fault, id_weights
 
         recipe, pooling = self._recipes[name], self._features.pooling(name)
-        value, bad, _ = id_weights(recipe, raw.schema, pooling)
-        found = raw.select(value=value, bad=bad)
-        if found["bad"].any():
-            row = found["bad"].arg_max()
+        found, bad = id_weights(recipe, raw, pooling)
+        if bad.any():
+            row = bad.arg_max()
             raise ValueError(f"feature {name}: sample {row}: {fault(recipe, raw[row : row + 1], pooling)}")
-        return found["value"]
+        return found
 
     def _numerical(self, found: Mapping[str, Any], count: int) -> np.ndarray:
         from utils.encoding.numbers import stored, transformed

@@ -270,7 +270,8 @@ def _expressions(block: Block, plan: Plan, divide: SplitRule) -> dict[str, Made]
         coded = recipe.columns[0] in block.coded
         found[feature_column(name)] = Made(pl.col(recipe.columns[0]), None, "") if coded else columns.made(recipe, schema)
         if recipe.weights is not None:
-            found[weights_column(name)] = id_weights(recipe, schema, recipe.pooling)
+            weights, bad = id_weights(recipe, block.frame, recipe.pooling)
+            found[weights_column(name)] = Made(pl.lit(weights), pl.lit(bad), "")
     if plan.label is not None:
         found[LABEL] = columns.label(plan.comparison, schema[plan.comparison.column])
     if plan.group is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import polars as pl
 
-from utils.encoding.columns import MISSING_TEXTS, Made
+from utils.encoding.columns import MISSING_TEXTS
 from utils.encoding.ids import places_in_rows
 from utils.encoding.marks import text
 from utils.encoding.recipe import Recipe
@@ -17,26 +17,29 @@ _NOTHING = pl.lit([], pl.List(pl.Float64))
 _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 
 
-def id_weights(recipe: Recipe, schema: Mapping[str, pl.DataType], pooling: str) -> Made:
+def id_weights(recipe: Recipe, rows: pl.DataFrame, pooling: str) -> tuple[pl.Series, pl.Series]:
     """Convert a feature's column of weights to those of the texts that `columns.made` gives.
 
     Args:
         recipe: the feature's recipe, which names a column of weights.
-        schema: the types of the table's columns.
+        rows: n rows with the columns of the feature.
         pooling: the pooling of the feature; the weights of a mean are at least 0.
 
     Returns:
-        List(Float64) of finite numbers in float32's range, as many as texts. Bad is a row with another number of weights than values, or with a value
-        whose weight is another one; `fault` describes it.
+        List(Float64) of finite numbers in float32's range, as many as texts; and Boolean, whether the row is bad, so that `fault` describes it: it has
+        another number of weights than values, or a value's weight is another one.
 
     Raises:
         ValueError: the type of a column holds no weights or no values.
     """
-    given, weights = _given(recipe, schema), _numbers(recipe, schema)
-    same = given.list.len() == weights.list.len()
-    # A product of lists is much faster than gathering; a weight times 1 is the weight, and it is null where there is no value.
-    kept = (pl.when(same).then(given).otherwise(_NOTHING) * pl.when(same).then(weights).otherwise(_NOTHING)).list.eval(pl.element().drop_nulls())
-    return Made(kept, ~same | ~kept.list.eval(_sound(pooling)).list.all(), "")
+    given, weights = rows.select(given=_given(recipe, rows.schema), weights=_numbers(recipe, rows.schema)).get_columns()
+    counts = given.list.len()
+    same = counts == weights.list.len()
+    if not same.all():
+        given, weights = (pl.select(pl.when(same).then(lists).otherwise(_NOTHING)).to_series() for lists in (given, weights))
+    if (given.list.sum() != counts).any():  # values are left out; a weight times 1 is the weight, and it is null where there is no value
+        weights = (given * weights).list.eval(pl.element().drop_nulls())
+    return weights, ~(same & weights.list.eval(_sound(pooling)).list.all())
 
 
 def fault(recipe: Recipe, row: pl.DataFrame, pooling: str) -> str:
@@ -71,7 +74,8 @@ def padded_weights(weights: pl.Series, hotness: int) -> np.ndarray:
 def _given(recipe: Recipe, schema: Mapping[str, pl.DataType]) -> pl.Expr:
     """Return for each place in a list of values 1 where it has a value and null where it is left out: List(Float64)."""
     column = recipe.columns[0]
-    return _items(column, schema[column], recipe.separator, lambda item, dtype: pl.when(text(item, dtype, column).is_not_null()).then(1.0))
+    items = _items(column, schema[column], recipe.separator, lambda item, dtype: pl.when(text(item, dtype, column).is_not_null()).then(1.0))
+    return items.fill_null(_NOTHING)
 
 
 def _numbers(recipe: Recipe, schema: Mapping[str, pl.DataType]) -> pl.Expr:
@@ -83,7 +87,7 @@ def _numbers(recipe: Recipe, schema: Mapping[str, pl.DataType]) -> pl.Expr:
     if dtype.is_numeric() or dtype == pl.Boolean:
         number = pl.col(column).cast(pl.Float64).fill_nan(None)
         return pl.when(number.is_not_null()).then(pl.concat_list(number)).otherwise(_NOTHING)
-    return _items(column, dtype, recipe.separator, _number, MISSING_TEXTS)
+    return _items(column, dtype, recipe.separator, _number, MISSING_TEXTS).fill_null(_NOTHING)
 
 
 def _number(item: pl.Expr, dtype: pl.DataType) -> pl.Expr:
@@ -94,18 +98,16 @@ def _number(item: pl.Expr, dtype: pl.DataType) -> pl.Expr:
 def _items(
     column: str, dtype: pl.DataType, separator: str, of: Callable[[pl.Expr, pl.DataType], pl.Expr], missing: tuple[str, ...] = ("",)
 ) -> pl.Expr:
-    """Return the items of lists, or of texts with a separator, each converted by `of`; no items where there is no list, or the text is `missing`."""
+    """Return the items of lists, or of texts with a separator, each converted by `of`; null where there is no list, or the text is `missing`."""
     value = pl.col(column)
     if dtype in (pl.List, pl.Array):
         value = value.arr.to_list() if dtype == pl.Array else value
-        found = value.list.eval(of(pl.element(), dtype.inner))
-    elif dtype == pl.Null:
-        return _NOTHING
-    else:
-        words = text(value, dtype, column)
-        words = pl.when(~words.str.strip_chars().str.to_lowercase().is_in(missing)).then(words)
-        found = words.str.split(separator).list.eval(of(pl.element().str.strip_chars(), pl.String()))
-    return pl.when(found.is_not_null()).then(found).otherwise(pl.lit([]))
+        return value.list.eval(of(pl.element(), dtype.inner))
+    if dtype == pl.Null:
+        return value.cast(pl.List(pl.Float64))
+    words = text(value, dtype, column)
+    words = pl.when(~words.str.strip_chars().str.to_lowercase().is_in(missing)).then(words)
+    return words.str.split(separator).list.eval(of(pl.element().str.strip_chars(), pl.String()))
 
 
 def _sound(pooling: str) -> pl.Expr:
