@@ -199,7 +199,7 @@ def check_weighted_mean(name: str, recipe: Recipe, where: str = "") -> None:
     """Raise DatasetError where weights of ids have no effect: the weighted mean of a list of one id is that id's vector."""
     if recipe.weights is not None and recipe.pooling == MEAN and recipe.max_hotness == 1:
         raise DatasetError(
-            f"{where}feature {name}: with pooling mean and lists of one value (max_hotness 1), the weights in column {recipe.weights} have no effect; "
+            f"{where}feature {name}: with pooling mean and lists of one value (max_hotness 1), weights in column {recipe.weights} have no effect; "
             "expected pooling sum, or max_hotness of at least 2"
         )
 

@@ -76,7 +76,10 @@ def typed(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows with lists and numbers, null where a text is empty."""
     lists = [pl.col(name).str.split("|").list.eval(pl.when(pl.element() != "").then(pl.element())) for name in ("tags", "place")]
     lists.append(pl.col("history").str.split(" "))
-    numbers = [pl.col(name).str.split(mark).list.eval(pl.element().cast(float, strict=False)) for name, mark in (("strength", "|"), ("ratings", " "), ("near", "|"))]
+    numbers = [
+        pl.col(name).str.split(mark).list.eval(pl.element().cast(float, strict=False))
+        for name, mark in (("strength", "|"), ("ratings", " "), ("near", "|"))
+    ]
     return rows.with_columns(*lists, *numbers, pl.col("price").cast(pl.Float64))
 
 

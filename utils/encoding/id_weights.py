@@ -26,7 +26,7 @@ def id_weights(recipe: Recipe, rows: pl.DataFrame, pooling: str) -> tuple[pl.Ser
         pooling: the pooling of the feature; the weights of a mean are at least 0.
 
     Returns:
-        List(Float64) of finite numbers in float32's range, as many as texts; and Boolean, whether the row is bad, so that `fault` describes it: it has
+        List(Float64) of finite numbers in float32's range, as many as texts; and Boolean, true for a bad row, which `fault` describes: it has
         another number of weights than values, or a value's weight is another one.
 
     Raises:

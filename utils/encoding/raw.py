@@ -64,7 +64,7 @@ def series_of(feature: str, values: Any) -> pl.Series:
             raise ValueError(f"feature {feature}: has shape {list(values.shape)}, expected [B]")
         try:
             values = pl.Series(feature, [None if _missing(value) else value for value in values]) if values.dtype == object else pl.Series(values)
-        except (TypeError, pl.exceptions.PolarsError):
+        except (TypeError, OverflowError, pl.exceptions.PolarsError):
             raise ValueError(f"feature {feature}: mixes types or holds an unknown type; expected numbers or texts") from None
     values = values.alias(feature)
     if values.dtype in (pl.Categorical, pl.Enum):
@@ -73,7 +73,7 @@ def series_of(feature: str, values: Any) -> pl.Series:
 
 
 def lists_of(feature: str, values: Any) -> pl.Series:
-    """Convert values `[B]`, each a list or a text, to a Polars series of lists or of texts. Raises ValueError for values of several kinds."""
+    """Convert values `[B]`, lists, texts or single numbers, to a Polars series of these. Raises ValueError for values of several kinds."""
     if isinstance(values, pl.Series):
         return values.alias(feature)
     if hasattr(values, "dtype") and values.dtype != object:
@@ -81,6 +81,8 @@ def lists_of(feature: str, values: Any) -> pl.Series:
     given = [None if np.ndim(value) == 0 and _missing(value) else value for value in values]
     if all(value is None or isinstance(value, str) for value in given):
         return pl.Series(feature, given, pl.String)
+    if all(value is None or isinstance(value, int | float | np.number) for value in given):
+        return series_of(feature, given)
     try:
         found = [None if value is None else [None if _missing(item) else item for item in value] for value in given if not isinstance(value, str)]
         if len(found) == len(given):
@@ -89,7 +91,7 @@ def lists_of(feature: str, values: Any) -> pl.Series:
                 return pl.Series(feature, found)
             if kinds == {int, float}:  # Polars would take the type of the first list for all lists, and so 0.5 for 0
                 return pl.Series(feature, found, pl.List(pl.Float64))
-    except (TypeError, pl.exceptions.PolarsError):
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):
         pass
     raise ValueError(f"feature {feature}: mixes types; expected a list of texts or numbers for each sample, or a text")
 

@@ -76,7 +76,17 @@ def test_lists_of_missing_values_are_texts():
     assert lists_of("x", [None, "a"]).dtype == pl.String and lists_of("x", [None, None]).dtype == pl.String
 
 
-@pytest.mark.parametrize("values", [[["a"], "b"], [3, "b"]])
+@pytest.mark.parametrize("values", [[[1, 2], [0.5]], [[np.int8(1), 2.0], (0.5,)], [np.array([1, 2]), np.array([0.5])]])
+def test_whole_numbers_and_decimals_in_lists_are_decimals(values):
+    """Polars takes the type of the first list for all, and 0.5 for 0."""
+    assert lists_of("x", values).to_list() == [[1.0, 2.0], [0.5]]
+
+
+def test_single_numbers_are_lists_of_one():
+    assert lists_of("x", [0.5, None, 2.0]).to_list() == lists_of("x", np.array([0.5, np.nan, 2.0])).to_list() == [0.5, None, 2.0]
+
+
+@pytest.mark.parametrize("values", [[["a"], "b"], [3, "b"], [[True], [2]], [["1"], [1]], [[np.float32(0.1)], [0.1]], [[10**50]]])
 def test_mixed_types_are_rejected(values):
     with pytest.raises(ValueError, match="feature x: mixes types; expected a list of texts or numbers for each sample, or a text"):
         lists_of("x", values)
