@@ -245,6 +245,8 @@ def _convert(path: Path, line: int, block: bytes, header: list[str], frame: pl.D
         found = "nothing" if value is None or not value.strip() else repr(value[:60])
         if isinstance(column, ListColumn) and len(value or "") > 60:
             found += f" …: {column.fault(value)}"
+        if type(column) is ListColumn and ":" in (value or ""):
+            found += "; ids have weights, as in 12:0.5, where feature_spec says `weights: true`"
         raise DatasetError(f"{path}, line {line + row}, feature {column.name}: expected {column.expected}, found {found}")
     return converted
 

@@ -130,6 +130,16 @@ def test_the_bad_pair_of_a_long_cell_is_named(tmp_path):
     assert pairs(ids) == [[(i, 0.5) for i in range(500)]]
 
 
+def test_weights_that_the_specification_does_not_state_are_refused(tmp_path):
+    features = tuple(replace(one, weights=False) if one.name == "tags" else one for one in FEATURES)
+    folder = written(tmp_path / "csv", "7,12:0.5|7:2,0.5,8:1,,1", spec=spec_of(features))
+    message = (
+        r"at most 3 whole numbers in \[0, 90\), separated by \|, found '12:0\.5\|7:2'; ids have weights, .*, where feature_spec says `weights: true`"
+    )
+    with pytest.raises(DatasetError, match=message):
+        transcribed(folder, tmp_path / "d")
+
+
 def spec_of_folder(folder):
     return FeatureSpec.from_yaml(folder / "feature_spec.yaml")
 
