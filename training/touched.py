@@ -1,10 +1,12 @@
 """The rows of each table that a training batch has had so far in the run: marked on the host, kept in checkpoints, counted for the log."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from model.compilation import on_gpu
 from model.embedding.distributed import DistributedEmbedding
 from model.embedding.shard import IdRows
 from model.embedding.shard_specs import ids_of
@@ -59,7 +61,8 @@ class Marks:
 class Touched:
     """The rows touched so far in a run.
 
-    A worker marks the rows of the tables whose first column it holds, and those of replicated tables that its own samples name.
+    A worker marks the rows of the tables whose first column it holds, and those of replicated tables that its own samples name. With a GPU another
+    thread does so, during the next step: marking 1.7 million ids takes the host about as long as the step takes the device.
 
     Args:
         embedding: the tables of a model, built.
@@ -82,14 +85,30 @@ class Touched:
             for tables, some in ((self._sharded[self._world.rank], read), (self._replicated, own))
         )
         self.since = 0
+        self._thread = ThreadPoolExecutor(1, "touched") if on_gpu() else None
+        self._last: Future | None = None  # the marking of the last batch, which may still be going on
 
     def add(self, batch: HostBatch) -> None:
         """Mark the rows of a training batch."""
+        self._finish()
+        if self._thread is None:
+            self._mark(batch)
+        else:
+            self._last = self._thread.submit(self._mark, batch)
+
+    def _mark(self, batch: HostBatch) -> None:
         self._global.add(batch.ids)
         self._local.add(batch.local_ids)
 
+    def _finish(self) -> None:
+        """Wait until the rows of the last batch are marked."""
+        if self._last is not None:
+            self._last.result()
+            self._last = None
+
     def bits(self) -> list[np.ndarray]:
         """Return the marks of every table, in their order, as bits; on the first worker only, else nothing. Every worker calls this."""
+        self._finish()
         received = self._world.gather_to_first(np.concatenate([self._global.bits(), self._local.bits()]), "touched")
         if not self._world.first:
             return []

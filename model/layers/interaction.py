@@ -94,5 +94,7 @@ class DotInteraction(keras.layers.Layer):
             raise ValueError(f"bottom output is {bottom.shape[-1]} wide, embeddings {embeddings.shape[-1]}; the interaction needs equal widths")
         if self._native is not None:
             return self._native.interact(bottom, embeddings)
-        vectors = tf.concat([bottom[:, tf.newaxis, :], embeddings], axis=1)
-        return tf.concat([bottom, lower_triangle_dots(vectors)], axis=1)
+        # Joined as rows of numbers, not as vectors, because XLA's code for that is faster on a GPU.
+        count, width = embeddings.shape[1:]
+        vectors = tf.concat([bottom, tf.reshape(embeddings, [-1, count * width])], axis=1)
+        return tf.concat([bottom, lower_triangle_dots(tf.reshape(vectors, [-1, count + 1, width]))], axis=1)
