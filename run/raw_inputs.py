@@ -156,7 +156,9 @@ class TableInputs:
         from utils.encoding.columns import made
         from utils.encoding.raw import lists_of, series_of
 
-        given = {name: (lists_of if name in self._lists else series_of)(name, values) for name, values in columns.items()}
+        given = {}
+        for name, values in columns.items():
+            given[name] = lists_of(name, values, self.kinds[name] == "weights") if name in self._lists else series_of(name, values)
         first, count = next((name, len(column)) for name, column in given.items())
         for name, column in given.items():
             if len(column) != count:

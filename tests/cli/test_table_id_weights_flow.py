@@ -109,6 +109,14 @@ def test_whole_numbers_beside_decimals_stay_what_they_are(folder):
     np.testing.assert_array_equal(model.score_raw(samples | as_lists), model.score_raw(samples | as_texts))
 
 
+def test_the_weight_of_a_single_value_may_be_a_number(folder):
+    model = dlrm.load(folder / "c")
+    samples = {name: ["", ""] for name in COLUMNS} | {"place": ["Rome", ""]}
+    expected = model.score_raw(samples | {"near": ["0.5", ""]})
+    for near in ([0.5, None], np.array([0.5, np.nan]), [[0.5], []], [0.5, float("nan")]):
+        np.testing.assert_array_equal(model.score_raw(samples | {"near": near}), expected)
+
+
 def test_the_model_says_which_columns_hold_weights(folder, rows):
     model = dlrm.load(folder / "c")
     assert {name for name, kind in model.raw_columns.items() if kind == "weights"} == {"strength", "ratings", "near"}

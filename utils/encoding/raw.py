@@ -72,8 +72,12 @@ def series_of(feature: str, values: Any) -> pl.Series:
     return values.fill_nan(None) if values.dtype.is_float() else values
 
 
-def lists_of(feature: str, values: Any) -> pl.Series:
-    """Convert values `[B]`, lists, texts or single numbers, to a Polars series of these. Raises ValueError for values of several kinds."""
+def lists_of(feature: str, values: Any, single: bool = False) -> pl.Series:
+    """Convert values `[B]`, each a list or a text, to a Polars series of lists or of texts; with `single` also values that are all numbers.
+
+    Raises:
+        ValueError: the values are of several kinds.
+    """
     if isinstance(values, pl.Series):
         return values.alias(feature)
     if hasattr(values, "dtype") and values.dtype != object:
@@ -81,7 +85,7 @@ def lists_of(feature: str, values: Any) -> pl.Series:
     given = [None if np.ndim(value) == 0 and _missing(value) else value for value in values]
     if all(value is None or isinstance(value, str) for value in given):
         return pl.Series(feature, given, pl.String)
-    if all(value is None or isinstance(value, int | float | np.number) for value in given):
+    if single and all(value is None or isinstance(value, int | float | np.number) for value in given):
         return series_of(feature, given)
     try:
         found = [None if value is None else [None if _missing(item) else item for item in value] for value in given if not isinstance(value, str)]

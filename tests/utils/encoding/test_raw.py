@@ -82,8 +82,8 @@ def test_whole_numbers_and_decimals_in_lists_are_decimals(values):
     assert lists_of("x", values).to_list() == [[1.0, 2.0], [0.5]]
 
 
-def test_single_numbers_are_lists_of_one():
-    assert lists_of("x", [0.5, None, 2.0]).to_list() == lists_of("x", np.array([0.5, np.nan, 2.0])).to_list() == [0.5, None, 2.0]
+def test_single_numbers_are_allowed_on_request():
+    assert lists_of("x", [0.5, None, 2.0], single=True).to_list() == lists_of("x", np.array([0.5, np.nan, 2.0])).to_list() == [0.5, None, 2.0]
 
 
 @pytest.mark.parametrize("values", [[["a"], "b"], [3, "b"], [[True], [2]], [["1"], [1]], [[np.float32(0.1)], [0.1]], [[10**50]]])
