@@ -34,7 +34,7 @@ def log(rows: int, seed: int) -> pl.DataFrame:
         tags = [draw.choice(["a", "b", "c", "d", f"e{draw.randint(0, 20)}", ""]) for _ in range(draw.randint(0, 5))]
         tags = [] if tags == [""] else tags
         history = [f"i{draw.randint(0, 30)}" for _ in range(draw.randint(0, 4))]
-        strength = [draw.choice(["0", "0.1", "2.5", "1e-60", f"{draw.random():.3f}"]) for _ in tags]
+        strength = [draw.choice(["0", "0.1", "2.5", "1e-60", "1e-40", f"{draw.random():.3f}"]) for _ in tags]
         ratings = [f"{draw.gauss(0, 1):.2f}" for _ in history]
         place = draw.choice(["", "Rome", "Oslo"])
         values = [f"u{draw.randint(0, 9)}", "|".join(tags), "|".join(strength), " ".join(history), " ".join(ratings), f"i{draw.randint(0, 30)}"]
