@@ -5,7 +5,8 @@
   python -m benchmarks.embedding_bags --torch_python /somewhere/torchenv/bin/python
 
 Every round measures all embeddings in turn on the same tables and ids; ratios are taken within a round. All must give the same vectors, which is
-checked. Lists are full, and the gradients `[B, C]` are fixed. With --id_weights all but copying multiply each row by its weight. Everything runs on the CPU, with as many threads as there are processors.
+checked. Lists are full, and the gradients `[B, C]` are fixed. With --id_weights all but copying multiply each row by its weight.
+Everything runs on the CPU, with as many threads as there are processors.
 
 Measured embeddings:
   the project   its embedding on one worker, as the training step calls it

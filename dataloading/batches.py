@@ -13,14 +13,13 @@ import numpy as np
 
 from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
-from dataloading.id_weights import check_id_weights, ids_and_weights, joined, without_idle
-from dataloading.ranges import ERROR, check_ids, check_labels, check_numerical, check_weights, into_range
+from dataloading.id_columns import id_column
+from dataloading.ranges import ERROR, check_labels, check_numerical, check_weights
 from dataloading.row_shuffle import ShuffledRows
 
 T = TypeVar("T")
 
 _GREATEST_MEAN = 2.0**20
-_HINT = "; correct the dataset, or map such ids into the table with --out_of_range clip or hash"
 
 
 class Split(Protocol):
@@ -245,19 +244,8 @@ class BatchReader:
         ids, counted = np.empty((sum(one.columns for one in described), last_row - first_row), np.int32), 0
         first = 0
         for feature, one in zip(features, described, strict=True):
-            column, weights = split.read_ids(feature, start, stop), None
-            if one.weights:
-                check_id_weights(column, one, split.first_row + start, partial(split.file, one.name))
-                column, weights = ids_and_weights(column)
-            if self._out_of_range == ERROR:
-                check_ids(column, self._num_rows[feature], one.name, split.first_row + start, partial(split.file, one.name), _HINT)
-            else:
-                mapped, count = into_range(column, self._num_rows[feature], self._out_of_range)
-                if count and rows.counted != rows.read:
-                    _, count = into_range(column[rows.counted[0] - start : rows.counted[1] - start], self._num_rows[feature], self._out_of_range)
-                column = mapped
-                counted += count if feature not in uncounted else 0
-            column = column if weights is None else without_idle(joined(column, weights))
+            column, count = id_column(split, feature, self._num_rows[feature], self._out_of_range, rows.read, rows.counted)
+            counted += count if feature not in uncounted else 0
             target = ids[first : first + one.columns]
             if places is None:
                 target[:, : stop - start] = column.T

@@ -90,11 +90,6 @@ class FeatureSpec:
         return tuple(feature.hotness for feature in self.categorical)
 
     @property
-    def id_columns(self) -> int:
-        """The numbers of a sample in the ids of all features, weights of ids included."""
-        return sum(feature.columns for feature in self.categorical)
-
-    @property
     def embedding_dims(self) -> dict[str, int | None]:
         """The number of columns of each embedding table, by table name, as stated by any feature that uses it; None if none states it."""
         dims: dict[str, int | None] = {}
@@ -120,18 +115,12 @@ class FeatureSpec:
     @property
     def group_dtype(self) -> str:
         """The dtype of the group column, which must exist. Raises FeatureSpecError where it is neither int32 nor int64."""
-        dtype = self.dtypes[self.group]
-        if dtype not in GROUP_DTYPES:
-            raise FeatureSpecError(f"feature {self.group}: dtype is {dtype}, the group must be {' or '.join(GROUP_DTYPES)}")
-        return dtype
+        return _checked_dtype(self, self.group, GROUP, GROUP_DTYPES)
 
     @property
     def weight_dtype(self) -> str:
         """The dtype of the weights, which must exist. Raises FeatureSpecError where it is not float32."""
-        dtype = self.dtypes[self.weight]
-        if dtype != WEIGHT_DTYPE:
-            raise FeatureSpecError(f"feature {self.weight}: dtype is {dtype}, the weight must be {WEIGHT_DTYPE}")
-        return dtype
+        return _checked_dtype(self, self.weight, WEIGHT, (WEIGHT_DTYPE,))
 
     @property
     def negative_rate(self) -> float:
@@ -217,6 +206,14 @@ class FeatureSpec:
         sources = {split: _tf_raw_chunks(self, split not in unlabelled, split, files | beside) for split in splits}
         kept = self.metadata if metadata is None else metadata
         return replace(self, categorical=categorical, dtypes=dtypes, sources=sources, metadata=kept, path=None)
+
+
+def _checked_dtype(spec: FeatureSpec, feature: str, channel: str, known: Collection[str]) -> str:
+    """Return the dtype of a channel's feature. Raises FeatureSpecError where it is none of those known."""
+    dtype = spec.dtypes[feature]
+    if dtype not in known:
+        raise FeatureSpecError(f"feature {feature}: dtype is {dtype}, the {channel} must be {' or '.join(known)}")
+    return dtype
 
 
 def _tf_raw_chunks(spec: FeatureSpec, labelled: bool, split: str, files: Mapping[str, str]) -> tuple[Chunk, ...]:

@@ -50,7 +50,7 @@ class Categorical:
 
     @property
     def is_list(self) -> bool:
-        """Whether a sample may have any number of ids up to `hotness`, and -1 means no id; else each sample has exactly one."""
+        """True if a sample may have any number of ids up to `hotness`, and -1 means no id; else each sample has exactly one."""
         return self.hotness > 1 or self.weights
 
     @property

@@ -24,9 +24,12 @@ def ids_and_weights(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def without_idle(values: np.ndarray) -> np.ndarray:
-    """Return the same with no id where the weight is 0: such an id has no part in the vector, so its row is not touched either."""
+    """Return the same with no id where the weight is 0: such an id has no part in the vector, so its row is not touched either.
+
+    Numbers below 1.2e-38 count as 0, because TensorFlow's and the C++ operations flush them.
+    """
     ids, weights = ids_and_weights(values)
-    idle = (weights == 0) & (ids != NO_ID)
+    idle = (np.abs(weights) < np.finfo(np.float32).tiny) & (ids != NO_ID)
     return np.concatenate([np.where(idle, NO_ID, ids), values[:, ids.shape[1] :]], axis=1) if idle.any() else values
 
 

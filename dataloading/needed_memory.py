@@ -54,7 +54,7 @@ def check_batch(flag: str, batch_size: int, spec: FeatureSpec, available: int) -
         spec: the features.
         available: bytes of free memory on this machine.
     """
-    row = 4 * spec.id_columns + _bytes_of_others(spec) + 4  # int32 ids, other columns, float32 weight
+    row = 4 * sum(feature.columns for feature in spec.categorical) + _bytes_of_others(spec) + 4  # int32 ids, other columns, float32 weight
     check_fits(row * batch_size, f"--{flag} {batch_size}: the rows of a batch", available)
 
 

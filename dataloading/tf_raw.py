@@ -75,6 +75,7 @@ class TfRawSplit:
                 self._paths[f"weights of ids {i}"] = (files.id_weights[feature.name], WEIGHT_DTYPE, feature.hotness)
         self._files = {spec.label: str(files.label or "")} | dict.fromkeys(spec.numerical, str(files.numerical))
         self._files |= {feature.name: str(path) for feature, path in zip(spec.categorical, files.categorical, strict=True)}
+        self._files |= {name: f"{self._files[name]} (weights: {path.name})" for name, path in files.id_weights.items()}
         if spec.group is not None:
             self._paths["group"] = (files.group, spec.group_dtype, 1)
             self._files[spec.group] = str(files.group)
@@ -224,8 +225,8 @@ class TfRawWriter:
             self._write(files.numerical, np.ascontiguousarray(numerical, self.spec.numerical_dtype))
         for feature, path, column in zip(self.spec.categorical, files.categorical, ids, strict=True):
             if feature.weights:
-                column, weights = ids_and_weights(column)
-                self._write(files.id_weights[feature.name], weights)
+                column, of_ids = ids_and_weights(column)
+                self._write(files.id_weights[feature.name], of_ids)
             self._write(path, np.ascontiguousarray(column, feature.dtype))
         if files.label is not None:
             self._write(files.label, np.ascontiguousarray(labels, np.bool_))

@@ -8,9 +8,10 @@ from dataloading.ranges import ERROR
 from dataloading.row_range import RowRange
 from model.compilation import compiled
 from model.sharded_model import ShardedModel
+from run.ahead import on_device
 from run.negatives import weight_of_negatives
 from run.prepare import Prepared
-from training.device_batch import TensorBatch, on_device
+from training.device_batch import TensorBatch
 from training.evaluator import AfterBatch, Evaluator, SplitScores
 from utils.config.config import Config
 from utils.config.options import TRAIN

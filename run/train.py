@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from dataloading.batches import Batch, BatchReader
 from dataloading.vocabulary import RECORD
+from run.ahead import on_device
 from run.closing import closing
 from run.continuing import metadata
 from run.final_test import FinalTest, best_before
@@ -16,7 +17,7 @@ from run.prepare import Prepared
 from run.scoring import metrics_of, reader_of
 from run.weights import go_on, model_of
 from training.build import build_trainer
-from training.device_batch import TensorBatch, on_device
+from training.device_batch import TensorBatch
 from training.evaluations import Evaluation, logged
 from training.evaluator import Evaluator
 from training.features import ModelFeatures

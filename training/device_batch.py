@@ -1,12 +1,10 @@
 """Batches on the device. The host keeps its own copy, so it reads nothing back."""
 
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from dataloading.batches import prefetched
 from model.compilation import on_gpu
 
 
@@ -69,8 +67,3 @@ def to_device(batch: HostBatch) -> TensorBatch:
     ids, local_ids = (some.view(np.float32) if on_gpu() else some for some in (batch.ids, batch.local_ids))
     parts = numerical, ids, local_ids, batch.labels.astype(np.float32), batch.weights
     return TensorBatch(StepInputs(*map(tf.convert_to_tensor, parts)), batch)
-
-
-def on_device(batches: Iterable[HostBatch]) -> Iterator[TensorBatch]:
-    """Yield batches on the device, read and copied ahead, so that no step waits for them. With a GPU two threads share this work."""
-    return prefetched(prefetched(batches) if on_gpu() else batches, to_device)

@@ -58,7 +58,7 @@ class IdRows(NamedTuple):
 
     @property
     def is_list(self) -> bool:
-        """Whether −1 means no id; else every sample has exactly one."""
+        """True if −1 means no id; else every sample has exactly one."""
         return self.hotness > 1 or self.weighted
 
     def weights(self, ids: tf.Tensor, number: int) -> tf.Tensor:

@@ -1,5 +1,7 @@
 """Weights of ids: the files of tf_raw, what the reader passes on, and the values that are refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import yaml
@@ -170,3 +172,15 @@ def test_a_specification_must_say_what_its_files_hold(dataset):
         FeatureSpec.from_dict(content)
     with pytest.raises(FeatureSpecError, match=r"feature one\.weights would be written to one\.weights\.bin, which another feature needs; rename it"):
         spec_of((ONE, Categorical("one.weights", 5, "int8"))).as_tf_raw(("train",))
+
+
+@pytest.mark.parametrize("features", [(TAGS,), (ONE,)], ids=["tags", "one"])
+def test_weights_of_rows_and_of_ids_do_not_mix(tmp_path, features):
+    spec, weights = spec_of(features), np.arange(SAMPLES, dtype=np.float32) / 8
+    spec = replace(spec, weight="w", dtypes={**spec.dtypes, "w": "float32"})
+    columns = drawn(features=features)
+    with TfRawWriter(tmp_path, spec, ("train",)) as writer:
+        writer.append("train", np.ones((SAMPLES, 1)), columns, np.arange(SAMPLES) % 2, None, weights)
+        split = TfRawSplit(writer.publish({}), "train")
+    np.testing.assert_array_equal(split.read_weights(0, SAMPLES), weights)
+    np.testing.assert_array_equal(split.read_ids(0, 0, SAMPLES), columns[0])
