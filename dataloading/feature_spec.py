@@ -30,7 +30,7 @@ from dataloading.features import (
     smallest_dtype,
     weights_file,
 )
-from dataloading.spec_parsing import GROUP, WEIGHT, kind_of, parse_fields
+from dataloading.spec_parsing import GROUP, SERVE, TRAINING_ONLY, WEIGHT, kind_of, parse_fields
 from utils.urls import url_of, without_secrets
 from utils.yaml_file import YamlError, load_yaml
 
@@ -76,6 +76,7 @@ class FeatureSpec:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     path: Path | None = None
     group: str | None = None  # the feature that groups rows: rows with the same value belong together; None for no group
+    serve: Mapping[str, float] = field(default_factory=dict)  # values that scores take for numerical features for training only, see `training_only`
     weight: str | None = None  # the feature that weighs rows, float32, in splits with labels; None where every row counts once
     as_stated: tuple[Categorical, ...] | None = None  # `categorical` of the file, where options overrule it; fingerprints of the rows are of these
 
@@ -230,7 +231,8 @@ def _content(spec: FeatureSpec) -> dict[str, Any]:
     features = {feature.name: _entries(feature) for feature in spec.categorical}
     beside = spec.beside()
     for name in (*spec.numerical, spec.label, *beside):
-        features[name] = {"dtype": spec.dtypes[name]}
+        only = {TRAINING_ONLY: {SERVE: spec.serve[name]}} if name in spec.serve else {}
+        features[name] = {"dtype": spec.dtypes[name]} | only
     sources = None
     if spec.sources is not None:
         sources = {
@@ -262,6 +264,8 @@ def _entries(feature: Categorical) -> dict[str, Any]:
             entries[name] = getattr(feature, name)
     if feature.weights:
         entries["weights"] = True
+    if feature.serve is not None:
+        entries[TRAINING_ONLY] = {SERVE: feature.serve}
     return entries | {"dtype": feature.dtype}
 
 

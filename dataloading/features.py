@@ -42,6 +42,7 @@ class Categorical:
     table: str | None = None  # name of the embedding table, which several features may share; None for a table of its own
     embedding_dim: int | None = None  # columns of the table; None for the width that the run's options set
     weights: bool = False  # whether each id has a weight, see `id_weights`
+    serve: int | None = None  # the id that scores take for a feature that is for training only, see `training_only`; None for other features
 
     @property
     def table_name(self) -> str:

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.features import MEAN, POOLINGS, SPLITS, SUM, Categorical, Chunk, FeatureSpecError
+from dataloading.features import MEAN, NUMERICAL_DTYPES, POOLINGS, SPLITS, SUM, Categorical, Chunk, FeatureSpecError
 from utils.config.per_feature import MAX_HOTNESS, MULTI_HOT, ONE_HOT
 
 GROUP, WEIGHT = "group", "weight"
+TRAINING_ONLY, SERVE = "training_only", "serve"
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}").fullmatch
 _SECTIONS = ("feature_spec", "channel_spec", "source_spec", "metadata")
 _CHANNELS = ("categorical", "numerical", "label")
-_OF_CATEGORICAL = ("cardinality", "hotness", "alpha", "dtype", "pooling", "table", "embedding_dim", "weights")
+_OF_CATEGORICAL = ("cardinality", "hotness", "alpha", "dtype", "pooling", "table", "embedding_dim", "weights", TRAINING_ONLY)
 
 
 def parse_fields(content: Any, where: str) -> dict[str, Any]:
@@ -42,7 +43,8 @@ def parse_fields(content: Any, where: str) -> dict[str, Any]:
     for name in names:
         place = f"{where}feature_spec.{name}"
         entry = mapping(entries[name], place)
-        refuse_unknown(entry, _OF_CATEGORICAL if name in channels["categorical"] else ("dtype",), f"{place}: key")
+        known = _OF_CATEGORICAL if name in channels["categorical"] else ("dtype", TRAINING_ONLY) if name in channels["numerical"] else ("dtype",)
+        refuse_unknown(entry, known, f"{place}: key")
         dtypes[name] = _dtype(entry.get("dtype"), place)
     categorical = tuple(_categorical(name, entries[name], dtypes[name], f"{where}feature_spec.{name}: ") for name in channels["categorical"])
     check_tables(categorical, where)
@@ -53,6 +55,7 @@ def parse_fields(content: Any, where: str) -> dict[str, Any]:
         "dtypes": dtypes,
         "sources": _sources(content.get("source_spec"), channels["label"][0], where),
         "metadata": mapping(content.get("metadata") or {}, f"{where}metadata"),
+        "serve": _served_numbers(entries, dtypes, channels["numerical"], where),
         "group": next(iter(channels[GROUP]), None),
         "weight": next(iter(channels[WEIGHT]), None),
     }
@@ -189,8 +192,39 @@ def _categorical(name: str, entries: dict, dtype: str, where: str) -> Categorica
     weights = entries.get("weights", False)
     if not isinstance(weights, bool):
         raise FeatureSpecError(f"{where}weights: expected true or false, found {kind_of(weights)}")
-    rows = number("cardinality", None, int, 1)
-    return Categorical(name, rows, dtype, hotness, alpha, pooling, _table(entries.get("table"), where), dim, weights)
+    rows, serve = number("cardinality", None, int, 1), _served(entries, where)
+    if serve is not None and (hotness > 1 or weights):
+        raise FeatureSpecError(f"{where}{TRAINING_ONLY}: expected a feature of one id per sample, this one has lists")
+    if serve is not None and not (isinstance(serve, int) and 0 <= serve < rows):
+        raise FeatureSpecError(f"{where}{TRAINING_ONLY}.{SERVE}: expected an id from 0 to {rows - 1}, found {kind_of(serve)}")
+    return Categorical(name, rows, dtype, hotness, alpha, pooling, _table(entries.get("table"), where), dim, weights, serve)
+
+
+def _served(entries: Mapping[str, Any], where: str) -> int | float | None:
+    """Return the value that scores take for a feature that is for training only; None for another feature."""
+    if TRAINING_ONLY not in entries:
+        return None
+    only = mapping(entries[TRAINING_ONLY], f"{where}{TRAINING_ONLY}")
+    refuse_unknown(only, (SERVE,), f"{where}{TRAINING_ONLY}: key")
+    value = only.get(SERVE)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise FeatureSpecError(f"{where}{TRAINING_ONLY}.{SERVE}: expected the value that scores take, found {kind_of(value)}")
+    return value
+
+
+def _served_numbers(entries: Mapping[str, Any], dtypes: Mapping[str, str], names: Iterable[str], where: str) -> dict[str, float]:
+    """Return the values that scores take for numerical features that are for training only. Raises FeatureSpecError."""
+    found = {}
+    for name in names:
+        place = f"{where}feature_spec.{name}: "
+        value = _served(entries[name], place)
+        if value is not None:
+            with np.errstate(over="ignore"):
+                held = np.array(value, np.float64).astype(dtypes[name] if dtypes[name] in NUMERICAL_DTYPES else np.float32)
+            if not np.isfinite(held):
+                raise FeatureSpecError(f"{place}{TRAINING_ONLY}.{SERVE}: expected a finite {dtypes[name]}, found {kind_of(value)}")
+            found[name] = float(held)
+    return found
 
 
 def _table(value: Any, where: str) -> str | None:

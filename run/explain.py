@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dataloading.training_only import as_served, served_values
 from model.embedding.table import Feature
 from run.explain_importance import Estimate, Importance, Score, Scored, importances
 from run.explain_sample import Sample, draw
@@ -35,7 +36,7 @@ def explain(run: Prepared) -> None:
     """
     if run.world.size > 1:
         raise AgreedError(f"--mode explain runs on one worker, {run.world.size} were started; start it without horovodrun")
-    options, split, start = run.config.run, run.splits[run.config.run.split], time.perf_counter()
+    options, split, start = run.config.run, as_served(run.splits[run.config.run.split]), time.perf_counter()
     rows = {table.name: table.rows for table in run.tables}
     sources = [feature for feature in run.features if feature.name == feature.source]
     sample = draw(split, options.explain_samples, options.seed, [rows[feature.table] for feature in sources], run.config.data.out_of_range)
@@ -45,7 +46,7 @@ def explain(run: Prepared) -> None:
         raise UserError(
             f"--mode explain: the sample of the {options.split} split holds {count} row; expected at least 2, whose values can be permuted"
         )
-    features = ModelFeatures.of(run.tables, run.features, run.spec.numerical, run.spec.numerical_dtype)
+    features = ModelFeatures.of(run.tables, run.features, run.spec.numerical, run.spec.numerical_dtype, served_values(run.spec))
     copies = copies_among(features, sample.inputs)
     units = units_of(features, run.checkpoint.manifest.get(transforms.NAME))
     units += joint_units(copies, units)

@@ -14,6 +14,7 @@ from dataloading.id_weights import check_id_weights, ids_and_weights, without_id
 from dataloading.id_weights import joined as joined_weights
 from dataloading.ranges import ERROR, check_ids, check_labels, check_numerical, into_range
 from dataloading.sources import open_split, read_spec, table_rows
+from dataloading.training_only import as_served, served_values
 from run.explain_units import Inputs, joined
 from run.same_transforms import check_transforms
 from run.tables import tables_and_features
@@ -121,9 +122,9 @@ def background_of(path: str | Path | None, checkpoint: Checkpoint, config: Confi
     spec = read_spec(options.data, options.features)
     rows = table_rows(options.data, spec)
     tables, features = tables_and_features(options, spec.categorical, rows, len(spec.numerical))
-    check_features(checkpoint, ModelFeatures.of(tables, features, spec.numerical, spec.numerical_dtype))
+    check_features(checkpoint, ModelFeatures.of(tables, features, spec.numerical, spec.numerical_dtype, served_values(spec)))
     check_transforms(checkpoint, spec, options.training.allow_other_transforms, _silent)
-    split = open_split(options.data, spec, "train", seed, _silent, labels=False)
+    split = as_served(open_split(options.data, spec, "train", seed, _silent, labels=False))
     try:
         return draw(split, BACKGROUND, seed, rows, options.data.out_of_range).inputs
     finally:

@@ -12,6 +12,7 @@ from dataloading.batches import Split
 from dataloading.feature_spec import FeatureSpec
 from dataloading.needed_memory import check_memory
 from dataloading.sources import read_spec, table_rows
+from dataloading.training_only import served_values
 from dataloading.vocabularies import check_vocabularies, vocabulary_files
 from model.architectures import architecture_of
 from model.compilation import warn_without_effect
@@ -252,7 +253,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     config = with_negatives(with_widths(config, spec.categorical), spec, goes_on, console.say, warn)
     zeros = checkpoint is not None and not config.training.allow_growth  # restored tables need no random initial values
     tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)
-    growth = _growth(config, checkpoint, ModelFeatures.of(tables, features, spec.numerical)) if checkpoint else None
+    growth = _growth(config, checkpoint, ModelFeatures.of(tables, features, spec.numerical, served=served_values(spec))) if checkpoint else None
     tables = growth.started(tables) if growth else tables
     config = share_batches(config, world.size)
     splits = open_splits(config, spec, warn)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from dataloading.batches import BatchReader, Ids, Order, Share
 from dataloading.ranges import ERROR
 from dataloading.row_range import RowRange
+from dataloading.training_only import as_served, served_values, shown_served
 from model.compilation import compiled
 from model.sharded_model import ShardedModel
 from run.ahead import on_device
@@ -21,8 +22,11 @@ from utils.metrics.ranking_metric import RankingMetric
 from utils.metrics.summary import evaluate_in_full
 
 
-def reader_of(run: Prepared, model: ShardedModel, split: str, batch_size: int, short_last: bool = False) -> BatchReader:
-    """Return the reader of this worker's share of a split's batches; `short_last` as in `BatchReader`."""
+def reader_of(run: Prepared, model: ShardedModel, split: str, batch_size: int, short_last: bool = False, as_logged: bool = False) -> BatchReader:
+    """Return the reader of this worker's share of a split's batches; `short_last` as in `BatchReader`.
+
+    Features for training only have their logged values where the split is trained on, or with `as_logged`.
+    """
     train = split == "train"
     view, options, seed = model.embedding.view, run.config.data, run.config.run.seed
     share = Share(view.global_features, view.local_features, view.uncounted, view.uncounted_local, run.world.rank, run.world.size)
@@ -31,6 +35,7 @@ def reader_of(run: Prepared, model: ShardedModel, split: str, batch_size: int, s
     ids = Ids([rows[feature.table] for feature in run.features if feature.name == feature.source], options.out_of_range)
     trains, rows = run.config.run.mode == TRAIN, run.splits[split]
     sampled = trains and isinstance(rows, RowRange) and rows.name != rows.whole.name
+    rows = rows if as_logged or (train and trains) else as_served(rows)
     negatives = weight_of_negatives(run.config, run.spec, split, sampled) if trains else 1.0
     return BatchReader(rows, batch_size, share, order, ids, short_last, for_training=train and trains, weight_of_negatives=negatives)
 
@@ -51,10 +56,19 @@ def pads_short(config: Config) -> bool:
 
 
 def score(
-    run: Prepared, model: ShardedModel, evaluator: Evaluator, split: str, groups: bool = False, after: AfterBatch | None = None
+    run: Prepared,
+    model: ShardedModel,
+    evaluator: Evaluator,
+    split: str,
+    groups: bool = False,
+    after: AfterBatch | None = None,
+    as_logged: bool = False,
 ) -> SplitScores | None:
-    """Score a split; return all rows on the first worker, with their groups where these are wanted, else None. `after` as in `Evaluator.score`."""
-    reader = reader_of(run, model, split, run.config.data.valid_batch_size, pads_short(run.config))
+    """Score a split; return all rows on the first worker, with their groups where these are wanted, else None.
+
+    `after` as in `Evaluator.score`, `as_logged` as in `reader_of`.
+    """
+    reader = reader_of(run, model, split, run.config.data.valid_batch_size, pads_short(run.config), as_logged)
     samples = reader.split.num_samples
     with run.console.progress(samples, "evaluation", "samples") as progress:
         scores = evaluator.score(Batches(reader), samples, progress.advance, groups=groups, after=after)
@@ -69,6 +83,11 @@ def metrics_of(run: Prepared, model: ShardedModel, evaluator: Evaluator, split: 
     thresholds, ranked_by = run.config.training.auc_thresholds, run.ranked_by
     scores = score(run, model, evaluator, split, groups=bool(ranked_by), after=after)
     metrics = run.world.from_first(_measured(scores, thresholds, ranked_by) if scores is not None else None, "metrics")
+    served = served_values(run.spec)
+    if served:
+        logged = score(run, model, evaluator, split, groups=bool(ranked_by), as_logged=True)
+        logged = run.world.from_first(_measured(logged, thresholds, ranked_by) if logged is not None else None, "metrics_as_logged")
+        metrics = replace(metrics, as_logged=logged)
     kind = "exact" if thresholds is None else f"{thresholds} thresholds"
     run.console.say(
         f"{split} AUC {shown(metrics.auc)} ({kind}), log loss {metrics.log_loss:.6f}, "
@@ -80,6 +99,12 @@ def metrics_of(run: Prepared, model: ShardedModel, evaluator: Evaluator, split: 
         run.console.say(
             f"{split} by the weights{column}, {metrics.weight:,.6g} in all; unweighted: AUC {shown(plain.auc)}, log loss {plain.log_loss:.6f}, "
             f"normalised entropy {shown(plain.normalized_entropy, 6)}, calibration {shown(plain.calibration, 6)}"
+        )
+    if metrics.as_logged is not None:
+        logged = metrics.as_logged
+        run.console.say(
+            f"{split} as served ({shown_served(served)}); as logged: AUC {shown(logged.auc)}, log loss {logged.log_loss:.6f}, "
+            f"normalised entropy {shown(logged.normalized_entropy, 6)}, calibration {shown(logged.calibration, 6)}"
         )
     if metrics.auc is None:
         run.console.warn(f"all labels of the {split} split are the same: its AUC is undefined")

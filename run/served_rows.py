@@ -9,6 +9,7 @@ from dataloading.batches import BatchReader, Ids
 from dataloading.features import MEAN
 from dataloading.ranges import NO_ID
 from dataloading.sources import open_split, read_spec, table_rows
+from dataloading.training_only import served_values
 from run.same_transforms import check_transforms
 from run.tables import tables_and_features
 from serving.description import CATEGORICAL, ID_WEIGHTS, NUMERICAL
@@ -45,7 +46,7 @@ def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None
     spec = read_spec(config.data, config.features)
     rows = table_rows(config.data, spec)
     tables, features = tables_and_features(config, spec.categorical, rows, len(spec.numerical))
-    check_features(checkpoint, ModelFeatures.of(tables, features, spec.numerical, spec.numerical_dtype))
+    check_features(checkpoint, ModelFeatures.of(tables, features, spec.numerical, spec.numerical_dtype, served_values(spec)))
     check_transforms(checkpoint, spec, config.training.allow_other_transforms, warn)
     split = open_split(config.data, spec, "test", config.run.seed, warn)
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dataloading.batches import Batch, BatchReader
+from dataloading.training_only import served_values
 from dataloading.vocabulary import RECORD
 from run.ahead import on_device
 from run.closing import closing
@@ -78,7 +79,7 @@ def train(run: Prepared) -> Trained:
         evaluation = Evaluation(split, lambda: metrics_of(run, model, evaluator, split), figures_of)
     if config.training.save_checkpoint_path:
         about = metadata(config, run.spec) | {
-            "features": ModelFeatures.of(run.tables, run.features, run.spec.numerical, run.spec.numerical_dtype).to_dict(),
+            "features": ModelFeatures.of(run.tables, run.features, run.spec.numerical, run.spec.numerical_dtype, served_values(run.spec)).to_dict(),
             "run": run.training_invariants,
             RECORD: run.vocabularies,
             "log": run.in_log,

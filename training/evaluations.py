@@ -22,10 +22,10 @@ def logged(split: str, metrics: Metrics) -> dict[str, Any]:
 
 
 def other_figures(metrics: Metrics | None) -> dict[str, float | int | None]:
-    """Return the metrics by group and, with weights, those that count every row once, under their log keys; empty where there are none."""
+    """Return the metrics by group, those that count every row once, and those as logged, under their log keys; empty where there are none."""
     if metrics is None:
         return {}
-    return (metrics.ranking.figures() if metrics.ranking else {}) | metrics.unweighted_figures()
+    return (metrics.ranking.figures() if metrics.ranking else {}) | metrics.other_figures()
 
 
 class Evaluation(NamedTuple):

@@ -23,16 +23,25 @@ class ModelFeatures:
         numerical_dtype: the dtype of the numerical features in the dataset.
         particulars: non-default properties by feature: `table` if its name differs from the feature's, `hotness` above 1, `pooling` other than sum,
             `weights` if its ids have weights.
+        served: for each feature for training only, the id or number that scores take in its place.
     """
 
     categorical: Mapping[str, int]
     numerical: tuple[str, ...]
     particulars: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     numerical_dtype: str = FLOAT16
+    served: Mapping[str, int | float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tables: Iterable[Table], features: Sequence[Feature], numerical: Sequence[str], dtype: str = FLOAT16) -> "ModelFeatures":
-        """Return the features of a dataset; of a model's features, only those named like their columns count."""
+    def of(
+        cls,
+        tables: Iterable[Table],
+        features: Sequence[Feature],
+        numerical: Sequence[str],
+        dtype: str = FLOAT16,
+        served: Mapping[str, int | float] | None = None,
+    ) -> "ModelFeatures":
+        """Return the features of a dataset; of a model's features, only those named like their columns count. `served` as the attribute."""
         features = [one for one in features if one.name == one.source]
         rows = {table.name: table.rows for table in tables}
         particulars = {}
@@ -40,13 +49,15 @@ class ModelFeatures:
             facts = {"table": (one.table, one.name), "hotness": (one.hotness, 1), "pooling": (one.pooling, SUM), "weights": (one.weights, False)}
             if found := {name: value for name, (value, usual) in facts.items() if value != usual}:
                 particulars[one.name] = found
-        return cls({feature.name: rows[feature.table] for feature in features}, tuple(numerical), particulars, dtype)
+        return cls({feature.name: rows[feature.table] for feature in features}, tuple(numerical), particulars, dtype, served or {})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the features as plain values for the manifest."""
         plain = {"numerical": list(self.numerical), "categorical": dict(self.categorical)}
         if self.particulars:
             plain["particulars"] = {name: dict(facts) for name, facts in self.particulars.items()}
+        if self.served:
+            plain["served"] = dict(self.served)
         return plain | ({"numerical_dtype": self.numerical_dtype} if self.numerical_dtype != FLOAT16 else {})
 
     def table(self, feature: str) -> str:
@@ -87,9 +98,10 @@ def saved_features(checkpoint: Checkpoint) -> ModelFeatures:
     particulars, dtype = ({} if particulars is None else particulars), dtype or FLOAT16
     sound = isinstance(rows, Mapping) and isinstance(known, list) and all(isinstance(name, str) for name in (*known, *rows))
     sound = sound and all(type(count) is int and count > 0 for count in rows.values()) and len(set(known)) == len(known)
-    if not sound or not _sound_particulars(particulars, rows) or dtype not in (FLOAT16, "float32"):
+    served = saved.get("served") or {}
+    if not sound or not _sound_particulars(particulars, rows) or dtype not in (FLOAT16, "float32") or not _sound_served(served, rows, known):
         raise CheckpointError(f"{checkpoint.folder}/manifest.json: does not name the model's features; the checkpoint is damaged")
-    return ModelFeatures(rows, tuple(known), particulars, dtype)
+    return ModelFeatures(rows, tuple(known), particulars, dtype, served)
 
 
 def saved_widths(checkpoint: Checkpoint) -> dict[str, int]:
@@ -104,6 +116,15 @@ def _sound_particulars(particulars: Any, rows: Mapping[str, int]) -> bool:
         isinstance(facts, Mapping) and all(type(value) is _PARTICULARS.get(name) for name, value in facts.items()) for facts in particulars.values()
     )
     return known and all(facts.get("hotness", 1) >= 1 and facts.get("pooling", SUM) in (SUM, "mean") for facts in particulars.values())
+
+
+def _sound_served(served: Any, rows: Mapping[str, int], numerical: Sequence[str]) -> bool:
+    if not isinstance(served, Mapping):
+        return False
+    return all(
+        (name in rows and type(value) is int and 0 <= value < rows[name]) or (name in numerical and type(value) is float)
+        for name, value in served.items()
+    )
 
 
 def check_names(checkpoint: Checkpoint, names: Sequence[str]) -> None:
@@ -134,11 +155,23 @@ def check_features(checkpoint: Checkpoint, now: ModelFeatures) -> None:
         if rows != (needed := now.categorical[name]):
             raise CheckpointError(f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset needs {needed}{_GROWS}")
     check_lookups(checkpoint, before, now)
+    check_served(checkpoint, before, now)
     if now.numerical != before.numerical:
         raise CheckpointError(
             f"{checkpoint.folder}: was trained on {len(before.numerical)} numerical features ({_listed(before.numerical)}), "
             f"the dataset has {len(now.numerical)} ({_listed(now.numerical)})"
         )
+
+
+def check_served(checkpoint: Checkpoint, before: ModelFeatures, now: ModelFeatures) -> None:
+    """Raise CheckpointError where scores take other values of features for training only than the dataset says."""
+    for name in (*before.served, *(name for name in now.served if name not in before.served)):
+        saved, stated = (f"{some.served[name]:g}" if name in some.served else "the logged value" for some in (before, now))
+        if saved != stated:
+            raise CheckpointError(
+                f"{checkpoint.folder}: scores take {saved} for feature {name}, the dataset says {stated}; correct training_only in "
+                "feature_spec.yaml, or train anew"
+            )
 
 
 def check_lookups(checkpoint: Checkpoint, before: ModelFeatures, now: ModelFeatures) -> None:

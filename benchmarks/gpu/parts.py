@@ -36,12 +36,13 @@ class Sizes:
     optimizers: str = "sgd,adagrad,rowwise_adagrad,adam,ftrl,rmsprop"
     dtypes: str = "float32,float16,bfloat16"
     inference: str = "1,4096,65536"
+    alone: str = "t15"  # tables of the step alone
     flags: tuple[str, ...] = ()
 
 
 DRY = Sizes(
     variant="small_synthetic", batches=4, steps=6, warmup=2, batch=256, table_rows=2000, table_width=8, product=64, step_batch=64, step_rows=50,
-    optimizers="sgd,adam", dtypes="float32", inference="1,16",
+    optimizers="sgd,adam", dtypes="float32", inference="1,16", alone="50,20",
     flags=("--embedding_dim", "8", "--bottom_mlp_dims", "16,8", "--top_mlp_dims", "16,1"),
 )  # fmt: skip
 
@@ -78,6 +79,7 @@ def _one_step(out: Path, sizes: Sizes) -> Iterator[Command]:
     values = {"batch": sizes.step_batch, "rows": sizes.step_rows, "optimizers": sizes.optimizers, "dtypes": sizes.dtypes}
     for device, environment in (("GPU", {}), ("CPU", {"CUDA_VISIBLE_DEVICES": "-1"})):
         yield _probe("steps", 360, f"steps_{device}", environment, **values, path=out / f"steps_{device}.npz", device=device)
+    yield _probe("step_alone", 240, batch=sizes.batch, rows=sizes.alone, dtypes=sizes.dtypes, count=sizes.steps)
     yield _probe("compare", 60, "steps_compared", first=out / "steps_GPU.npz", second=out / "steps_CPU.npz")
 
 

@@ -126,6 +126,40 @@ def steps(path: str, batch: int, rows: int, optimizers: str, dtypes: str, device
     return {"losses": losses, "devices": [one.name for one in tf.config.list_logical_devices()]}
 
 
+def step_alone(batch: int, rows: str, dtypes: str, count: int) -> dict[str, Any]:
+    """Return the milliseconds of a training step by SGD in each precision, with batches that lie on the device, after 20 warm-up steps.
+
+    `rows` lists V of each table, or is t15 for those of the 4.2-billion-parameter model.
+    """
+    import tensorflow as tf
+
+    from benchmarks.peers import Feed
+    from benchmarks.workload import Workload, options, t15_rows
+    from training.build import build_trainer
+    from utils.distributed import World
+
+    found = {}
+    for dtype in dtypes.split(","):
+        flags = ("--batch_size", batch, "--xla", *(() if dtype == "float32" else ("--amp", "--amp_dtype", dtype)))
+        work = Workload(t15_rows() if rows == "t15" else tuple(map(int, rows.split(","))), options(*flags))
+        model, feed = work.build(dtype, World()), Feed()
+        feed.load(work, "power_law", 4)
+        trainer = build_trainer(work.config, model, dtype)
+
+        def run(steps: int, trainer=trainer, feed=feed) -> None:
+            for step in range(steps):
+                report = trainer.step(feed.on_device(step), step, 0.01)
+            float(report)
+            tf.test.experimental.sync_devices()
+
+        run(20)
+        begun = time.perf_counter()
+        run(count)
+        found[dtype] = 1e3 * (time.perf_counter() - begun) / count
+        del model, feed, trainer, run
+    return found
+
+
 def compare(first: str, second: str) -> dict[str, Any]:
     """Return the largest difference of weights between two runs of `steps`, by optimizer and precision, and whether float32 is within `MATCHES`.
 
@@ -170,7 +204,7 @@ def timed(act: Callable[[], Any], count: int = 20) -> float:
     return (time.perf_counter() - begun) / count
 
 
-PROBES = (device, products, host_memory, rows, padding, steps, compare)
+PROBES = (device, products, host_memory, rows, padding, steps, step_alone, compare)
 
 
 def main() -> None:

@@ -30,15 +30,19 @@ class Metrics:
     log_loss_variance: float | None = None  # of the mean loss
     unweighted: "Metrics | None" = None  # the same with every sample counted once; None where the samples have no weights
     weight: float | None = None  # sum of the weights; None where there are none
+    as_logged: "Metrics | None" = None  # the same with the logged values of features for training only; None where there are none
 
-    def unweighted_figures(self) -> dict[str, float | None]:
-        """Return the metrics that count every sample once, under their keys in the log; empty where the samples have no weights."""
-        plain = self.unweighted
-        if plain is None:
-            return {}
-        figures = {name: getattr(plain, name) for name in ("auc", "log_loss", "normalized_entropy", "calibration")}
-        by_group = {metric.key: value for metric, value in plain.ranking.values.items()} if plain.ranking else {}
-        return {f"{name}_unweighted": value for name, value in (figures | by_group).items()}
+    def other_figures(self) -> dict[str, float | None]:
+        """Return the metrics that count every sample once, and those as logged, under their keys in the log; empty where there are none."""
+        return _renamed(self.unweighted, "unweighted") | _renamed(self.as_logged, "as_logged")
+
+
+def _renamed(metrics: Metrics | None, suffix: str) -> dict[str, float | None]:
+    if metrics is None:
+        return {}
+    figures = {name: getattr(metrics, name) for name in ("auc", "log_loss", "normalized_entropy", "calibration")}
+    by_group = {metric.key: value for metric, value in metrics.ranking.values.items()} if metrics.ranking else {}
+    return {f"{name}_{suffix}": value for name, value in (figures | by_group).items()}
 
 
 class Classes(NamedTuple):

@@ -117,7 +117,8 @@ def entry(split: str, metrics: Metrics, weights: tuple[int, int], final: bool = 
 
     Args:
         split: the split that was scored.
-        metrics: its metrics; the figures that they lack are null. Those that count every sample once are added where the samples have weights.
+        metrics: its metrics; the figures that they lack are null. Those that count every sample once are added where the samples have weights,
+            those as logged where features are for training only.
         weights: the epoch and the step that the weights were trained to.
         final: true for the test at the end of training and for an evaluation alone.
     """
@@ -127,6 +128,6 @@ def entry(split: str, metrics: Metrics, weights: tuple[int, int], final: bool = 
     return (
         {"split": split, "epoch": weights[0], "step": weights[1], "final": final}
         | {name: getattr(metrics, name) for name in names}
-        | metrics.unweighted_figures()
+        | metrics.other_figures()
         | {"deciles": summary and [list(decile) for decile in summary.deciles], "histogram": histogram}
     )
