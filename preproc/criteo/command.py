@@ -25,7 +25,7 @@ import polars as pl
 from tqdm import tqdm
 
 from dataloading.contract import bytes_per_sample, stored_vocabulary
-from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
+from dataloading.feature_spec import DEFAULT_FILE_NAME, NEGATIVE_RATE, FeatureSpec, generator_spec
 from dataloading.features import VOCABULARY, DatasetError
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabulary import read_vocabulary
@@ -36,10 +36,11 @@ from preproc.criteo.options import NAME, NEW, SPLITS, Options, parse
 from preproc.criteo.reading import halve, read_logs
 from preproc.criteo.row_order import INPUT, shuffle_file, shuffled_parts
 from preproc.criteo.rows import SplitCounts
-from preproc.criteo.staging import Staging
+from preproc.criteo.staging import Staging, labels_of
 from preproc.reading.stores import Source
 from preproc.shared.in_order import by_size
 from preproc.shared.into_store import made
+from preproc.shared.negatives import TRAIN, KeptRows, choose_rows
 from preproc.shared.resume import DATASET, Progress, dataset_files, link
 from preproc.shared.vocabulary_file import write_vocabulary
 from preproc.spark.engine import SparkEngine
@@ -78,13 +79,12 @@ def make_dataset(options: Options, progress: Progress) -> str:
     known = options.vocabulary and known_vocabularies(options.vocabulary, options.form.categorical)
     transform = _transform(options, known)
     if options.leak:
-        print(
-            f"{NAME}: warning: --dictionary_days all: values of test rows are in the dictionaries, so test scores are too optimistic", file=sys.stderr
-        )
+        _warn("--dictionary_days all: values of test rows are in the dictionaries, so test scores are too optimistic")
 
     with Staging(options.target.staging or options.destination, options.splits, progress) as staging, _spark(options, staging) as spark:
         progress.start(staging.folder)
         tallies = _stage(staging, options, transform, progress, spark)
+        kept = _sampled(staging, options, tallies)
         dataset = staging.folder / DATASET
         folder = dataset / VOCABULARY
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,11 +94,11 @@ def make_dataset(options: Options, progress: Progress) -> str:
         splits = () if options.only_dictionaries else options.splits
         with TfRawWriter(options.destination, spec, splits, overwrite=options.overwrite, unlabelled=[NEW], within=within) as writer:
             if splits:
-                _write_columns(staging, writer, options, progress)
+                _write_columns(staging, writer, options, kept, progress)
                 if spark:
-                    spark.write_ids(folder, writer)
+                    spark.write_ids(folder, writer, kept)
                 else:
-                    _write_ids(staging, writer, options, folder, progress)
+                    _write_ids(staging, writer, options, kept, folder, progress)
             if splits and options.ordering != INPUT:
                 scratch = (staging.folder if within else writer.folder) / "shuffled"
                 _shuffle(writer, shuffled_parts(options.ordering, tallies["train"].file_rows), options.seed, scratch, progress)
@@ -166,6 +166,16 @@ def _stage(staging: Staging, options: Options, transform: str, progress: Progres
     return {split: tallies[split] for split in options.splits}
 
 
+def _sampled(staging: Staging, options: Options, tallies: dict[str, SplitCounts]) -> KeptRows | None:
+    """Choose the training rows that are kept, and put their counts in place of those of all rows; return None where all are kept."""
+    if options.negative_rate is None:
+        return None
+    blocks = ((labels, None) for labels in labels_of(staging.labels(TRAIN)))
+    kept = choose_rows(options.negative_rate, options.seed, blocks, staging.folder, _warn)
+    tallies[TRAIN] = tallies[TRAIN].sampled(kept, options.negative_rate)
+    return kept
+
+
 def _vocabularies(
     staging: Staging, options: Options, known: KnownVocabularies | None, folder: Path, progress: Progress, spark: SparkCriteo | None
 ) -> list[int]:
@@ -200,24 +210,33 @@ def _vocabularies(
         return [task() for task in tasks] if spark else by_size([(rows, task) for task in tasks], _SMALL)
 
 
-def _write_columns(staging: Staging, writer: TfRawWriter, options: Options, progress: Progress) -> None:
-    """Move the staged labels and numerical features into the dataset; with --resume link them, so that the staged files stay."""
+def _write_columns(staging: Staging, writer: TfRawWriter, options: Options, kept: KeptRows | None, progress: Progress) -> None:
+    """Move the staged labels and numerical features into the dataset; with --resume link them, so that the staged files stay.
+
+    Of the training rows only the kept ones are written, if `kept` says which.
+    """
+    move = link if progress.on else shutil.move
     for split in options.splits:
         files = writer.files(split)
         for source, path in ((staging.labels(split), files.label), (staging.numerical(split), files.numerical)):
             if path is not None:
-                _once(split, path, partial(link if progress.on else shutil.move, source, path), options, progress)
+                work = partial(move, source, path)
+                if kept is not None and split == TRAIN:
+                    work = partial(kept.write if progress.on else kept.join, [source], path)
+                _once(split, path, work, options, progress)
 
 
-def _write_ids(staging: Staging, writer: TfRawWriter, options: Options, vocabularies: Path, progress: Progress) -> None:
-    """Write the dataset's files of ids, column by column."""
+def _write_ids(staging: Staging, writer: TfRawWriter, options: Options, kept: KeptRows | None, vocabularies: Path, progress: Progress) -> None:
+    """Write the dataset's files of ids, column by column; of the training rows only the kept ones, if `kept` says which."""
 
     def write(place: int) -> None:
         feature = writer.spec.categorical[place]
         vocabulary = pl.read_parquet(vocabularies / f"{feature.name}.parquet", columns=["value", "id"], glob=False)
         for split in options.splits:
             path = writer.files(split).categorical[place]
-            work = partial(write_table_ids, staging.columns(split, feature.name), vocabulary, feature.dtype, path)
+            columns = staging.columns(split, feature.name)
+            rows = columns if kept is None or split != TRAIN else kept.of(columns)
+            work = partial(write_table_ids, rows, vocabulary, feature.dtype, path)
             _once(split, path, work, options, progress)
             bar.update(1 / len(options.splits))
 
@@ -259,6 +278,8 @@ def _metadata(tallies: dict[str, SplitCounts], options: Options, transform: str,
     }
     if options.ordering != INPUT:
         found["output_ordering"] = {"train": options.ordering, "seed": options.seed}
+    if options.negative_rate is not None:
+        found[NEGATIVE_RATE] = options.negative_rate
     if options.leak:
         found["dictionary_days"] = "all"
     if options.vocabulary:
@@ -269,8 +290,12 @@ def _metadata(tallies: dict[str, SplitCounts], options: Options, transform: str,
 
 
 def _summary(spec: FeatureSpec, tallies: dict[str, SplitCounts], seconds: float) -> str:
-    rows = sum(tally.rows for tally in tallies.values())
+    rows = sum(tally.rows if tally.rows_before is None else tally.rows_before for tally in tallies.values())
     splits = ", ".join(f"{split} {tally.described()}" for split, tally in tallies.items())
     skipped = sum(tally.bad_lines for tally in tallies.values())
     tables = f"{len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} table rows"
     return f"{splits}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
+
+
+def _warn(message: str) -> None:
+    print(f"{NAME}: warning: {message}", file=sys.stderr)

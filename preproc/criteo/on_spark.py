@@ -17,6 +17,7 @@ from preproc.criteo.staging import Staging
 from preproc.reading.log_ranges import moved, moved_error, ranges
 from preproc.reading.stores import Source
 from preproc.shared.joining import join_files
+from preproc.shared.negatives import TRAIN, KeptRows
 from preproc.spark.dictionaries import Dictionaries
 from preproc.spark.engine import SparkEngine
 
@@ -90,12 +91,13 @@ class SparkCriteo:
         old = known and {place: known.scan(feature) for place, feature in enumerate(features)}
         return Dictionaries(self._engine, f"reading-*/{COUNTS}-*.parquet", self._counts, thresholds, old)
 
-    def write_ids(self, vocabularies: Path, writer: TfRawWriter) -> None:
+    def write_ids(self, vocabularies: Path, writer: TfRawWriter, kept: KeptRows | None) -> None:
         """Write the dataset's files of ids.
 
         Args:
             vocabularies: folder of `FEATURE.parquet`.
             writer: writer of the dataset.
+            kept: training rows that are written; None for all.
         """
         features = writer.spec.categorical
         # Long tasks start first, so that the last ones to run are short.
@@ -109,7 +111,8 @@ class SparkCriteo:
         for place in largest_first:
             for split in self._options.splits:
                 numbers = [number for number, (other, pieces) in enumerate(parts) if other == place and split in dict(pieces)]
-                join_files([self._engine.task_folder("ids", number) / f"{split}.bin" for number in numbers], writer.files(split).categorical[place])
+                files_of_ids = [self._engine.task_folder("ids", number) / f"{split}.bin" for number in numbers]
+                (join_files if kept is None or split != TRAIN else kept.join)(files_of_ids, writer.files(split).categorical[place])
 
     def _pieces(self, features: int) -> list[list[tuple[str, list[Path]]]]:
         """Divide the rows of all splits into parts of about equal size, one for each task of a feature; return the splits and files of each."""

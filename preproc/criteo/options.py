@@ -11,6 +11,7 @@ from preproc.criteo.clicklog import LogForm
 from preproc.criteo.row_order import INPUT, ORDERINGS
 from preproc.reading.stores import Source, stored_files
 from preproc.shared.engine_flags import SPARK, SparkSettings, add_engine_flags, spark_settings
+from preproc.shared.flag_types import rate
 from preproc.shared.into_store import Destination, folder_or_url
 from utils.config.flags import Parser
 from utils.encoding import numerical
@@ -51,7 +52,8 @@ class Options:
         transform: transform of the integers; None for that of the dataset `vocabulary`.
         halve: whether the last test day is cut into a test and a valid half.
         ordering: order of the training rows.
-        seed: seed of that order.
+        negative_rate: probability with which each negative of the training split is kept, above 0 and below 1; None to keep all.
+        seed: seed of that order, and of the draw of negatives.
         vocabulary: folder of the dataset whose ids are used; None to make new dictionaries.
         extend: whether values that it lacks get ids behind its own.
         leak: whether dictionaries are made from the rows of all splits.
@@ -70,6 +72,7 @@ class Options:
     transform: str | None
     halve: bool
     ordering: str
+    negative_rate: float | None
     seed: int
     vocabulary: Path | None
     extend: bool
@@ -101,6 +104,7 @@ class Options:
             "numerical_transform": self.transform,
             "halve_test": self.halve,
             "output_ordering": self.ordering,
+            "negative_rate": self.negative_rate,
             "seed": self.seed,
             "extend_vocabulary": self.extend,
             "dictionary_days": self.leak,
@@ -118,8 +122,11 @@ def parse(argv: Sequence[str] | None, description: str) -> Options:
     frozen = given.vocabulary is not None and not given.extend_vocabulary
     if frozen and given.frequency_threshold is not None:
         print(f"{NAME}: warning: --frequency_threshold has no effect with --vocabulary, unless --extend_vocabulary", file=sys.stderr)
-    if given.seed is not None and given.output_ordering == INPUT:
-        print(f"{NAME}: warning: --seed has no effect with --output_ordering {INPUT}", file=sys.stderr)
+    sampled = given.negative_rate not in (None, 1)
+    if given.negative_rate == 1:
+        print(f"{NAME}: warning: --negative_rate 1 has no effect: it keeps every negative", file=sys.stderr)
+    if given.seed is not None and given.output_ordering == INPUT and not sampled:
+        print(f"{NAME}: warning: --seed has no effect with --output_ordering {INPUT} and without --negative_rate", file=sys.stderr)
     return Options(
         logs={split: _logs(paths) for split in SPLITS if (paths := given.unlabelled if split == NEW else getattr(given, split))},
         target=target,
@@ -128,6 +135,7 @@ def parse(argv: Sequence[str] | None, description: str) -> Options:
         transform=given.numerical_transform or (None if given.vocabulary else numerical.TRANSFORMS[0]),
         halve=given.halve_test,
         ordering=given.output_ordering,
+        negative_rate=given.negative_rate if sampled else None,
         seed=given.seed or 0,
         vocabulary=given.vocabulary,
         extend=given.extend_vocabulary,
@@ -176,7 +184,13 @@ def _parser(description: str) -> Parser:
         default=INPUT,
         help="order of the training rows: that of the logs, random within each day, or random (default: %(default)s)",
     )
-    add("--seed", type=_natural, metavar="N", help="seed of --output_ordering (default: 0)")
+    add(
+        "--negative_rate",
+        type=_negative_rate,
+        metavar="RATE",
+        help="keep each negative of the training split with this probability, above 0 and below 1; training makes up for it (default: keep all)",
+    )
+    add("--seed", type=_natural, metavar="N", help="seed of --output_ordering and of --negative_rate (default: 0)")
     add("--vocabulary", type=Path, metavar="DATASET", help="existing dataset of this command whose ids are used; values that it lacks get id 0")
     add("--extend_vocabulary", action="store_true", help="append the training days' new values to those of --vocabulary")
     add(
@@ -217,6 +231,8 @@ def _check_together(given: argparse.Namespace) -> None:
         raise UserError(f"--halve_test: {'--valid is given too; drop one of them' if given.valid else '--test is missing, whose last day is halved'}")
     if given.output_ordering != INPUT and given.train is None:
         raise UserError(f"--output_ordering {given.output_ordering}: --train is missing, whose rows would be put into that order")
+    if given.negative_rate is not None and given.train is None:
+        raise UserError("--negative_rate needs --train, the files of the rows whose negatives are sampled")
     if given.dictionary_days == ALL and frozen:
         raise UserError("--dictionary_days all: no dictionary is made with --vocabulary but without --extend_vocabulary; drop the flag")
 
@@ -260,6 +276,14 @@ def _natural(text: str) -> int:
     if not _is_natural(text):
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, found {text!r}")
     return int(text)
+
+
+def _negative_rate(text: str) -> float:
+    """Parse a number above 0 and below 1, or 1, which keeps all."""
+    try:
+        return 1.0 if float(text) == 1 else rate(text)
+    except ValueError:
+        return rate(text)
 
 
 def _positive(text: str) -> int:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import polars as pl
 from dataloading.features import DatasetError
 from preproc.criteo.clicklog import LABEL, LogBlock, LogForm
 from preproc.reading.stores import Source
+from preproc.shared.negatives import KeptRows
 from utils.encoding import numerical
 
 _BELOW, _LARGEST = -3, 1 << 16  # bounds of the table of logs; values below -2 give 0, as missing ones do, so -3 stands for both
@@ -18,23 +19,42 @@ _BELOW, _LARGEST = -3, 1 << 16  # bounds of the table of logs; values below -2 g
 
 @dataclass
 class SplitCounts:
-    """Counts of the rows read into one split."""
+    """Counts of the rows of one split.
+
+    Attributes:
+        files: names of its logs.
+        rows: number of rows.
+        clicks: number of positives.
+        bad_lines: number of malformed lines that were skipped.
+        labelled: whether the rows have labels.
+        file_rows: number of rows of each log.
+        rows_before: number of rows before negatives were left out; None where all are there.
+        negative_rate: probability with which each negative was kept.
+    """
 
     files: list[str]
     rows: int = 0
     clicks: int = 0
     bad_lines: int = 0
     labelled: bool = True
-    file_rows: list[int] = field(default_factory=list)  # rows of each file
+    file_rows: list[int] = field(default_factory=list)
+    rows_before: int | None = None
+    negative_rate: float = 1.0
+
+    def sampled(self, kept: KeptRows, rate: float) -> "SplitCounts":
+        """Return the counts of the kept rows, among which are all positives; each negative was kept with the probability `rate`."""
+        return replace(self, rows=kept.rows, file_rows=kept.counts(self.file_rows), rows_before=self.rows, negative_rate=rate)
 
     def statistics(self) -> dict[str, Any]:
         """Return the split's part of the dataset's metadata."""
         clicks = {"click_rate": round(self.clicks / self.rows, 6)} if self.labelled else {}
-        return {"files": self.files, "rows": self.rows, **clicks, "bad_lines_skipped": self.bad_lines}
+        before = {} if self.rows_before is None else {"rows_before_sampling": self.rows_before}
+        return {"files": self.files, "rows": self.rows, **before, **clicks, "bad_lines_skipped": self.bad_lines}
 
     def described(self) -> str:
         """Describe the rows for messages."""
-        return f"{self.rows:,} rows" + (f" (click rate {self.clicks / self.rows:.4f})" if self.labelled else "")
+        before = "" if self.rows_before is None else f", of {self.rows_before:,}, negatives kept at {self.negative_rate:g}"
+        return f"{self.rows:,} rows" + (f" (click rate {self.clicks / self.rows:.4f}{before})" if self.labelled else "")
 
     def check_rows(self, split: str) -> None:
         """Raise DatasetError where the split has no rows; called after its last file."""

@@ -168,6 +168,13 @@ class Staging:
         return (pl.scan_ipc(path, glob=False).select(feature).collect().to_series() for path, _ in self._chunks[split])
 
 
+def labels_of(path: Path) -> Iterator[np.ndarray]:
+    """Yield the labels of a file of them, `[n]` bool, in blocks in row order; of a split's staged file only after `Staging.flush`."""
+    with path.open("rb") as file:
+        while content := file.read(_COPIED_BYTES):
+            yield np.frombuffer(content, bool)
+
+
 def _cut_file(path: Path, rows: int, held: int, target: Path) -> int:
     """Move all rows of a file but the first `rows` to another file; return the sum of their bytes, which counts the clicks if they are labels."""
     width, total = path.stat().st_size // held, 0
