@@ -1,7 +1,8 @@
 """Encoding of raw values into a trained model's inputs, with the vocabularies and transforms in its checkpoint."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -49,49 +50,61 @@ class CriteoInputs:
         checkpoint: checkpoint of the model.
         numerical: names of its numerical features.
         categorical: table rows of its categorical features.
+        served: the value that scores take for each feature for training only.
 
     Attributes:
         columns: columns of the log: the features themselves.
+        optional: those of features for training only: samples may lack them, and their values are not read.
+        served: as given.
         numbers: the columns that hold numbers; the others hold texts.
         kinds: kind of each column, `number` or `hexadecimal`.
         unknown: counts of values that the vocabularies lack.
         transforms: transform of each feature, by its name.
-        vocabularies: vocabulary file of each feature that has one.
+        vocabularies: vocabulary file of each feature that has one and is looked up.
 
     Raises:
         UserError: the checkpoint does not record the transforms of raw values, or its vocabularies are damaged.
     """
 
-    def __init__(self, checkpoint: Checkpoint, numerical: Sequence[str], categorical: Mapping[str, int]):
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        numerical: Sequence[str],
+        categorical: Mapping[str, int],
+        served: Mapping[str, int | float] = MappingProxyType({}),
+    ):
         known = checkpoint.manifest.get(transforms.NAME, {})
         self.columns, self.numbers = (*numerical, *categorical), frozenset(numerical)
+        self.served, self.optional = served, frozenset(served)
         self.kinds = dict.fromkeys(numerical, "number") | dict.fromkeys(categorical, transforms.HEXADECIMAL)
         self.unknown = UnknownValues()
         self._transforms = {name: _transform(checkpoint, known, name, TRANSFORMS) for name in numerical}
+        self._categorical = tuple(categorical)
         self.transforms = self._transforms | {name: _transform(checkpoint, known, name, (transforms.HEXADECIMAL,)) for name in categorical}
-        self.vocabularies = {name: checkpoint.folder / kept_file(name) for name in categorical}
-        self._lookups = {name: _lookup(checkpoint, name, rows) for name, rows in categorical.items()}
+        self._lookups = {name: _lookup(checkpoint, name, rows) for name, rows in categorical.items() if name not in served}
+        self.vocabularies = {name: checkpoint.folder / kept_file(name) for name in self._lookups}
 
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode one value of every feature a sample: numericals `[B, M]` float16, ids `[F, B]` int32. Raises ValueError that names the feature."""
+        """Encode one value of every feature a sample: numericals `[B, M]` float16, ids `[F, B]` int32. Raises ValueError that names the feature.
+
+        `columns` may lack those that are `optional`.
+        """
         import polars as pl
 
         from utils.encoding.raw import numbers_of_hexadecimal, transformed, whole_numbers
 
-        whole = {name: whole_numbers(name, columns[name]) for name in self._transforms}
+        whole = {name: whole_numbers(name, columns[name]) for name in self._transforms if name not in self.served}
         values = {name: numbers_of_hexadecimal(name, columns[name]) for name in self._lookups}
-        found = whole | values
-        first, count = next((name, len(column)) for name, column in found.items())
-        for name, column in found.items():
-            if len(column) != count:
-                raise ValueError(f"feature {name}: has shape [{len(column)}], expected [{count}] as {first} has")
-        numerical = np.empty((count, len(whole)), np.float16)
+        count = _num_samples("feature", whole | values, _unread(columns, self.optional))
+        numerical, places = np.empty((count, len(self._transforms)), np.float16), {name: place for place, name in enumerate(self._transforms)}
         for transform in set(self._transforms.values()):
-            names = [name for name, found in self._transforms.items() if found == transform]
-            numerical[:, [list(whole).index(name) for name in names]] = transformed(pl.DataFrame({name: whole[name] for name in names}), transform)
-        ids = [self._lookups[name].ids(column) for name, column in values.items()]
-        self.unknown.add({name: counted(column, found) for (name, column), found in zip(values.items(), ids, strict=True)})
-        return numerical, np.stack(ids)
+            if names := [name for name, found in self._transforms.items() if found == transform and name in whole]:
+                numerical[:, [places[name] for name in names]] = transformed(pl.DataFrame({name: whole[name] for name in names}), transform)
+        for name in places.keys() & self.served.keys():
+            numerical[:, places[name]] = self.served[name]
+        ids = {name: self._lookups[name].ids(column) for name, column in values.items()}
+        self.unknown.add({name: counted(values[name], found) for name, found in ids.items()})
+        return numerical, np.stack([ids[name] if name in ids else np.full(count, self.served[name], np.int32) for name in self._categorical])
 
 
 class TableInputs:
@@ -105,12 +118,14 @@ class TableInputs:
 
     Attributes:
         columns: columns of the table that the features are made of.
+        optional: those of these that only features for training only are made of: samples may lack them, and their values are not read.
+        served: the value that scores take for each feature for training only.
         numbers: the columns that only numbers are made of; the others may be texts.
         kinds: kind of each column: `number`, `time`, `list`, `weights` (of the values in a list), or the kind of its ids' values in training
             (`integer`, `text`, … of `recipe.VALUES`; `text` where that was not recorded).
         unknown: counts of values that the vocabularies lack.
         transforms: recipe of each feature, by its name.
-        vocabularies: vocabulary file of each feature that has one.
+        vocabularies: vocabulary file of each feature that has one and is looked up.
 
     Raises:
         UserError: as in `CriteoInputs`.
@@ -130,13 +145,16 @@ class TableInputs:
                 found = "names no column of weights, but the model has them" if features.weights(name) else "names weights, but the model has none"
                 raise UserError(f"{checkpoint.folder}: the transform of feature {name} {found}; train on a dataset as preproc.table wrote it")
         self.columns = tuple(dict.fromkeys(column for recipe in self._recipes.values() for column in recipe.inputs))
+        self.served = features.served
+        self._read = {name: recipe for name, recipe in self._recipes.items() if name not in self.served}
+        self.optional = frozenset(self.columns) - {column for name, recipe in self._read.items() for column in recipe.inputs}
         as_texts = {column for recipe in self._recipes.values() if recipe.kind != NUMERICAL for column in recipe.inputs}
         self.numbers = frozenset(self.columns) - as_texts
         self.kinds = dict.fromkeys(self.columns, "number") | self._kinds_of_texts()
         self.unknown = UnknownValues()
         self._lists = {name for recipe in self._recipes.values() if recipe.kind == LIST for name in recipe.inputs}
         rows = features.categorical
-        self._lookups = {name: _lookup(checkpoint, name, rows[name]) for name in rows if self._recipes[name].has_vocabulary}
+        self._lookups = {name: _lookup(checkpoint, name, rows[name]) for name in rows if name in self._read and self._recipes[name].has_vocabulary}
         self.transforms, self.vocabularies = self._recipes, {name: checkpoint.folder / kept_file(name) for name in self._lookups}
 
     def _kinds_of_texts(self) -> dict[str, str]:
@@ -150,22 +168,24 @@ class TableInputs:
         return found
 
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Encode columns: numericals `[B, M]` in the dataset's dtype, ids of each categorical feature. Raises ValueError that names the feature."""
+        """Encode columns: numericals `[B, M]` in the dataset's dtype, ids of each categorical feature. Raises ValueError that names the feature.
+
+        `columns` may lack those that are `optional`.
+        """
         import polars as pl
 
         from utils.encoding.columns import made
         from utils.encoding.raw import lists_of, series_of
 
-        given = {}
+        given, unread = {}, _unread(columns, self.optional)
         for name, values in columns.items():
+            if name in unread:
+                continue
             given[name] = lists_of(name, values, self.kinds[name] == "weights") if name in self._lists else series_of(name, values)
-        first, count = next((name, len(column)) for name, column in given.items())
-        for name, column in given.items():
-            if len(column) != count:
-                raise ValueError(f"column {name}: has shape [{len(column)}], expected [{count}] as {first} has")
+        count = _num_samples("column", given, unread)
         raw, found = pl.DataFrame(list(given.values())), {}
         weights = {name: self._weights(name, raw) for name, recipe in self._recipes.items() if recipe.weights is not None}
-        for name, recipe in self._recipes.items():
+        for name, recipe in self._read.items():
             value, bad, expected = made(recipe, raw.schema)
             try:
                 found[name] = raw.select(value).to_series()
@@ -177,7 +197,10 @@ class TableInputs:
                 shown = ", ".join(repr(raw[column][row])[:60] for column in recipe.inputs)
                 raise ValueError(f"feature {name}: value {shown} of sample {row}, expected {expected}")
         numerical, counts = self._numerical(found, count), {}
-        ids = [self._ids(name, found[name], weights.get(name), counts) for name in self._features.categorical]
+        ids = [
+            np.full(count, self.served[name], np.int32) if name in self.served else self._ids(name, found[name], weights.get(name), counts)
+            for name in self._features.categorical
+        ]
         self.unknown.add(counts)
         return numerical, ids
 
@@ -198,6 +221,9 @@ class TableInputs:
         dtype = self._features.numerical_dtype
         numbers = np.empty((count, len(self._features.numerical)), dtype)
         for place, name in enumerate(self._features.numerical):
+            if name in self.served:
+                numbers[:, place] = self.served[name]
+                continue
             values = found[name].fill_null(float("nan")).to_numpy()
             numbers[:, place], beyond = stored(transformed(self._recipes[name], values), dtype)
             if beyond is not None:
@@ -242,7 +268,26 @@ def raw_inputs(checkpoint: Checkpoint, features: ModelFeatures) -> CriteoInputs 
     known = checkpoint.manifest.get(transforms.NAME, {})
     if isinstance(known, Mapping) and known and all(isinstance(entry, Mapping) for entry in known.values()):
         return TableInputs(checkpoint, features)
-    return CriteoInputs(checkpoint, features.numerical, features.categorical)
+    return CriteoInputs(checkpoint, features.numerical, features.categorical, features.served)
+
+
+def _unread(columns: Mapping[str, Any], optional: Collection[str]) -> dict[str, Any]:
+    """Return the given columns whose values are not read."""
+    return {name: values for name, values in columns.items() if name in optional}
+
+
+def _num_samples(what: str, given: Mapping[str, Any], unread: Mapping[str, Any]) -> int:
+    """Return the number of samples. Raises ValueError where no column says it, or two columns differ."""
+    first, count = None, 0
+    for name, column in (given | unread).items():
+        found = len(column) if hasattr(column, "__len__") and not isinstance(column, str | bytes) and getattr(column, "ndim", 1) else None
+        if found is None or (found != count and first is not None):
+            expected = "[B]" if first is None else f"[{count}] as {first} has"
+            raise ValueError(f"{what} {name}: has shape [{'' if found is None else found}], expected {expected}")
+        first, count = first or name, found
+    if first is None:
+        raise ValueError(f"no {what} is given; expected at least one of those that scores take in any case, which says how many samples there are")
+    return count
 
 
 def _transform(checkpoint: Checkpoint, known: Any, name: str, expected: Sequence[str]) -> str:

@@ -16,7 +16,10 @@ _WEIGHTS = ("0", "0.25", "0.7", "1", "3e-5", "12")
 
 def raw_features(inputs: CriteoInputs | TableInputs, numerical: Sequence[str], categorical: Sequence[str]) -> RawFeatures:
     """Return, for each feature, how it is made from the columns of the log."""
-    found = [[RawFeature(name, inputs.transforms[name], inputs.vocabularies.get(name)) for name in names] for names in (numerical, categorical)]
+    found = [
+        [RawFeature(name, inputs.transforms[name], inputs.vocabularies.get(name), inputs.served.get(name)) for name in names]
+        for names in (numerical, categorical)
+    ]
     return RawFeatures(*map(tuple, found))
 
 
@@ -92,4 +95,6 @@ def _times(recipe: Recipe, draw: np.random.Generator) -> np.ndarray:
 def _values(inputs: CriteoInputs | TableInputs, feature: str) -> list:
     import polars as pl
 
+    if feature not in inputs.vocabularies:  # of a feature for training only, whose values are not read
+        return []
     return pl.scan_parquet(inputs.vocabularies[feature], glob=False).select("value").head(10_000).collect()["value"].to_list()

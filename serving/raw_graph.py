@@ -27,11 +27,13 @@ class RawFeature:
         name: name of the feature.
         how: `log`, `none` or `hexadecimal` for Criteo's logs, or the recipe of a table's feature.
         vocabulary: Parquet file of its values; None where it has none.
+        served: the id or number that scores take for a feature for training only, whose column is not read; None for other features.
     """
 
     name: str
     how: str | Recipe
     vocabulary: Path | None
+    served: int | float | None = None
 
     @property
     def column(self) -> str:
@@ -49,7 +51,7 @@ class RawFeatures(NamedTuple):
 def check_possible(features: Iterable[RawFeature]) -> None:
     """Raise UserError where TensorFlow's operations cannot make a feature exactly as preprocessing did."""
     for feature in features:
-        recipe = None if isinstance(feature.how, str) else feature.how
+        recipe = None if isinstance(feature.how, str) or feature.served is not None else feature.how
         if recipe and (recipe.kind not in (CATEGORICAL, NUMERICAL) or recipe.hash_buckets is not None or recipe.values not in _TEXTS):
             what = "hash_buckets" if recipe.hash_buckets is not None else f"kind {recipe.kind}"
             what = f"values {recipe.values}" if recipe.values not in _TEXTS else what
@@ -80,19 +82,28 @@ class RawGraph(tf.Module):
         super().__init__(name="raw")
         self._numerical, self._categorical, self._dtype = numerical, categorical, tf.as_dtype(dtype)
         folder.mkdir(parents=True, exist_ok=True)
-        with_values = (feature for feature in categorical if feature.vocabulary)
+        with_values = (feature for feature in categorical if feature.vocabulary and feature.served is None)
         self._lookups = {feature.name: _Lookup(feature, folder / f"vocabulary_{place}.txt") for place, feature in enumerate(with_values)}
         self._owned = list(self._lookups.values())
 
     def encoded(self, columns: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor | None, tf.Tensor]:
         """Encode columns `[B, 1]`, float32 or texts -> numericals `[B, M]` float32 (None where M is 0) and ids `[B, F]` int64.
 
+        Columns that only features for training only are made of may be missing; at least one other column is given.
+
         Raises:
             InvalidArgumentError: raised when the graph runs: a value is invalid.
         """
         flat = {name: column[:, 0] for name, column in columns.items()}
-        numbers = [self._number(feature, flat[feature.column]) for feature in self._numerical]
-        ids = [self._id(feature, flat[feature.column]) for feature in self._categorical]
+        samples = tf.shape(next(iter(flat.values())))
+        numbers = [
+            self._number(feature, flat[feature.column]) if feature.served is None else tf.fill(samples, tf.constant(feature.served, tf.float32))
+            for feature in self._numerical
+        ]
+        ids = [
+            self._id(feature, flat[feature.column]) if feature.served is None else tf.fill(samples, tf.constant(feature.served, tf.int64))
+            for feature in self._categorical
+        ]
         return tf.stack(numbers, axis=1) if numbers else None, tf.stack(ids, axis=1)
 
     def _number(self, feature: RawFeature, given: tf.Tensor) -> tf.Tensor:

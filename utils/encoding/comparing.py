@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from utils.encoding.recipe import DAYS_SINCE, LIST, NUMBERS, STANDARDISE, TIME, Recipe, recipe_of
 
-# Vocabularies, tables and pooling are compared elsewhere; lists may be longer or shorter than in training.
-_NOT_COMPARED = frozenset({"frequency_threshold", "max_ids", "table", "embedding_dim", "pooling", "max_hotness"})
+# Vocabularies, tables, pooling and served values are compared elsewhere; lists may be longer or shorter than in training.
+_NOT_COMPARED = frozenset({"frequency_threshold", "max_ids", "table", "embedding_dim", "pooling", "max_hotness", "training_only"})
 _UNKNOWN_BEFORE = frozenset({"values"})  # options that older datasets did not record
 
 

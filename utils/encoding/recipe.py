@@ -27,15 +27,16 @@ UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0.001}  # in microseconds
 IDS, LISTS, NUMBERS = "ids", "lists", "numbers"
 BETWEEN = "\x1f"  # separates the values of a cross in its texts
 
+TRAINING_ONLY = "training_only"
 _IDS = ("frequency_threshold", "max_ids", "hash_buckets", "table", "embedding_dim")
 _NUMBERS = ("transform", "missing", "clip", "buckets", "embedding_dim")
 _TIME = ("part", "format", "unit", "since")
 _OPTIONS = {
-    CATEGORICAL: ("column", *_IDS),
-    NUMERICAL: ("column", *_NUMBERS),
+    CATEGORICAL: ("column", *_IDS, TRAINING_ONLY),
+    NUMERICAL: ("column", *_NUMBERS, TRAINING_ONLY),
     LIST: ("column", "separator", "max_hotness", "pooling", "weights", *_IDS),
     CROSS: ("columns", *_IDS),
-    TIME: ("column", *_TIME, *_NUMBERS[:3], *_IDS),
+    TIME: ("column", *_TIME, *_NUMBERS[:3], *_IDS, TRAINING_ONLY),
 }
 _FITTED = ("parts", "mean", "std", "boundaries", "values")
 
@@ -48,7 +49,8 @@ class Recipe:
     `frequency_threshold` and `max_ids` limit the vocabulary. `hash_buckets`: ids come from a hash, without a vocabulary. `missing` and `clip` are
     in the column's own unit. `mean`, `std` and `boundaries` are fitted, and so is `values`: the kind of the column's values, which determines
     the text of each value (see the module `values`; None: not recorded). `weights` is the column of the weights of a list's values (see the module
-    `id_weights`; None: there are none).
+    `id_weights`; None: there are none). `training_only` is the raw value that scores take for a feature that is for training only, as it stands in
+    the column (None: scores read the column).
     """
 
     kind: str
@@ -75,6 +77,7 @@ class Recipe:
     std: float | None = None
     boundaries: tuple[float, ...] | None = None
     values: str | None = None
+    training_only: str | int | float | bool | None = None
 
     @property
     def gives(self) -> str:
@@ -140,6 +143,8 @@ def recipe_of(name: str, entry: Any, fitted: bool = False) -> Recipe:
     for option, value in entry.items():
         if option == "kind":
             continue
+        if option == TRAINING_ONLY and option not in allowed:
+            raise ValueError(f"{option}: expected a feature of one value a sample, this one is a {kind}; remove it")
         if option not in allowed:
             raise ValueError(f"option {_shown(option)} is unknown for kind {kind}; expected one of {', '.join(_OPTIONS[kind])}")
         check, expected = _CHECKS[option]
@@ -185,6 +190,10 @@ def _whole(least: int, last: int = 2**31 - 3) -> Callable[[Any], bool]:
 
 def _number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
+
+
+def _single(value: Any) -> bool:
+    return _text(value) or type(value) is bool or (type(value) is int and -(2**63) <= value < 2**63) or (type(value) is float and math.isfinite(value))
 
 
 def _names(value: Any) -> bool:
@@ -235,5 +244,6 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "mean": (_number, "a number"),
     "std": (_number, "a number"),
     "values": _one_of(*VALUES),
+    TRAINING_ONLY: (_single, "a value as it stands in the column: a text, a finite number of 64 bits, or true or false; put dates in quotes"),
     "boundaries": (lambda value: isinstance(value, list | tuple) and all(map(_number, value)), "a list of numbers"),
 }
