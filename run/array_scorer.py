@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dataloading.ranges import ERROR, NO_ID, into_range, outside_range
+from run.served_columns import ServedColumns
 from run.weighted_ids import with_weights
 from training.features import ModelFeatures
 from utils.forks import POLARS, check_threads
@@ -33,10 +34,12 @@ class ArrayScorer:
         num_numerical: M.
         num_ids: K, the ids of a sample over all features.
         num_weights: W, the weights of a sample over all features whose ids have weights.
+        served: columns of the features for training only.
     """
 
     def __init__(self, features: ModelFeatures, engine: Engine, out_of_range: str):
         self._features, self.engine, self._out_of_range = features, engine, out_of_range
+        self.served = ServedColumns(features)
         self._hotness = {name: features.hotness(name) for name in features.categorical}
         hotness = list(self._hotness.values())
         self.num_numerical, self.num_ids = len(features.numerical), sum(hotness)
@@ -45,7 +48,7 @@ class ArrayScorer:
         self._lowest = np.repeat(np.array([NO_ID if features.is_list(name) else 0 for name in self._hotness], np.int64), hotness)
 
     def checked(self, numerical: np.ndarray, ids: np.ndarray, id_weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Validate the values of a request and convert them for `score`.
+        """Validate the values of a request and convert them for `score`. Those of features for training only may be anything: they are replaced.
 
         Args:
             numerical: `[B, M]` float32; rounded to the dtype of the dataset.
@@ -60,6 +63,7 @@ class ArrayScorer:
             ValueError: a numerical or a weight is not finite, a weight of a mean is negative, or an id is out of range; the message names the
                 feature, the sample and the value. Or the weights are missing or of another shape.
         """
+        numerical, ids = self.served.in_arrays(numerical, ids)
         with np.errstate(over="ignore"):
             held = numerical.astype(self._features.numerical_dtype).astype(np.float32)
         if not np.isfinite(held).all():
@@ -140,7 +144,7 @@ class RawScorer:
             ValueError: a value is invalid; the message names the feature, the sample and the value.
         """
         check_threads(POLARS)
-        numerical, ids = self._inputs.encoded(columns)
+        numerical, ids = self.scorer.served.by_feature(*self._inputs.encoded(columns))
         side_by_side = [column[:, np.newaxis] if column.ndim == 1 else column for column in ids]
         return numerical.astype(np.float32), np.concatenate(side_by_side, axis=1)
 

@@ -226,7 +226,7 @@ def _described(plan: Plan, folder: Path) -> ServedModel:
     dense = {name: read() for name, read in readers.items()}
     facts = features.numerical, features.numerical_dtype, plan.looked_up, plan.tables, architecture_of(config.model), dense, config.data.out_of_range
     dtype = (config.device.amp_dtype or BFLOAT16) if config.device.amp else FLOAT32
-    model = ServedModel(*facts, plan.precision, dtype, folder, config.model)
+    model = ServedModel(*facts, plan.precision, dtype, folder, config.model, features.served)
     if _own_tables(config.export.formats, plan.precision):
         for table in plan.tables:
             packed.write_table(checkpoint.read_rows(f"tables/{table.name}/weights"), model.files(table), plan.precision)

@@ -9,7 +9,7 @@ from dataloading.batches import BatchReader, Ids
 from dataloading.features import MEAN
 from dataloading.ranges import NO_ID
 from dataloading.sources import open_split, read_spec, table_rows
-from dataloading.training_only import served_values
+from dataloading.training_only import as_served, served_values
 from run.same_transforms import check_transforms
 from run.tables import tables_and_features
 from serving.description import CATEGORICAL, ID_WEIGHTS, NUMERICAL
@@ -48,7 +48,7 @@ def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None
     tables, features = tables_and_features(config, spec.categorical, rows, len(spec.numerical))
     check_features(checkpoint, ModelFeatures.of(tables, features, spec.numerical, spec.numerical_dtype, served_values(spec)))
     check_transforms(checkpoint, spec, config.training.allow_other_transforms, warn)
-    split = open_split(config.data, spec, "test", config.run.seed, warn)
+    split = as_served(open_split(config.data, spec, "test", config.run.seed, warn))
     try:
         count = min(split.num_samples, ROWS)
         BatchReader(split, count, ids=Ids(rows, config.data.out_of_range)).read(0)  # checks the values

@@ -15,7 +15,7 @@ from run.inherit import inherit
 from run.native_engine import FEW, native_precision, stored_scorer
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
 from run.restoring import choice_note, restoring
-from run.sample_columns import arrays, given_columns
+from run.sample_columns import columns_of, encoded, encoded_raw
 from run.tables import list_note, tables_and_features
 from training.features import ModelFeatures, saved_features
 from utils import streams
@@ -47,15 +47,15 @@ class TrainedModel:
         numerical: names of the numerical features, in the model's order.
         categorical: table rows of each categorical feature, in the model's order.
         hotness, id_weights: for each categorical feature, the maximum number of ids a sample, and whether each id has a weight.
-        checkpoint: folder that the model was loaded from.
-        step: number of training steps.
+        served: for each feature for training only, the id or number that it always has in scores.
+        checkpoint, step: folder that the model was loaded from, and number of training steps.
     """
 
     def __init__(self, checkpoint: Checkpoint, config: Config, mapped: bool = False):
         self.features = saved_features(checkpoint)
         self.numerical, self.categorical = self.features.numerical, dict(self.features.categorical)
         self.hotness, self.id_weights = ({name: of(name) for name in self.categorical} for of in (self.features.hotness, self.features.weights))
-        self.checkpoint, self.step = checkpoint.folder, checkpoint.step
+        self.checkpoint, self.step, self.served = checkpoint.folder, checkpoint.step, dict(self.features.served)
         self._config, self._manifest = config, checkpoint.manifest
         self._opened, self._raw, self._lock = checkpoint, None, RenewedLock()
         self._tables, self._tensorflow, self._in_memory = None, None, None
@@ -85,8 +85,8 @@ class TrainedModel:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The features that `score` expects: the numerical ones, then the categorical ones."""
-        return (*self.numerical, *self.categorical)
+        """The features that `score` expects: the numerical ones, then the categorical ones; none of those in `served`."""
+        return columns_of(self.features)
 
     @property
     def raw_columns(self) -> dict[str, str]:
@@ -95,7 +95,8 @@ class TrainedModel:
         Raises:
             UserError: as in `score_raw`.
         """
-        return dict(self.raw_inputs().kinds)
+        raw = self.raw_inputs()
+        return {name: kind for name, kind in raw.kinds.items() if name not in raw.optional}
 
     def score(self, samples: Any) -> np.ndarray:
         """Return probabilities `[B]` float32, equal to those of `--mode predict` bit for bit; to 1e-6 for few samples with mapped tables.
@@ -105,11 +106,12 @@ class TrainedModel:
                 frame. Numericals are rounded to the dataset's dtype, usually float16. Ids are whole numbers below the rows of their table; ids beyond
                 are treated as in training (`--out_of_range`). A feature whose `hotness` is above 1 takes a list of ids for each sample, or an array
                 `[B, h]` with −1 in empty places; one with `id_weights` a tuple `(ids, weights)` of such columns, or lists of pairs `(id, weight)`.
+                Features in `served` may be there; their values have no effect, valid or not.
 
         Raises:
             ValueError: a feature is missing, unknown, of another length, or holds an invalid value; the message names it.
         """
-        return self._scored(*arrays(given_columns(samples, self.columns), self.features, self._config.data.out_of_range))
+        return self._scored(*encoded(samples, self.features, self._config.data.out_of_range))
 
     def score_raw(self, samples: Any) -> np.ndarray:
         """Return probabilities `[B]` float32 of raw samples as they stand in the log: row by row equal to preprocessing followed by `score`.
@@ -123,8 +125,7 @@ class TrainedModel:
             ValueError: as in `score`.
             UserError: the checkpoint does not record the transforms of raw values; datasets of `preproc.criteo` and `preproc.table` do.
         """
-        raw = self.raw_inputs()
-        return self._scored(*raw.encoded(given_columns(samples, raw.columns, "raw_columns")))
+        return self._scored(*encoded_raw(samples, self.raw_inputs(), self.features))
 
     def explain(self, samples: Any, background: Any = None, *, seed: int = 0) -> "Explanation":
         """Return each feature's contribution to the logit of each sample: the logit less its mean with that feature taken from 64 background rows.
@@ -140,12 +141,12 @@ class TrainedModel:
             UserError: the dataset is not there, or does not fit the model.
         """
         out_of_range = self._config.data.out_of_range
-        return self._explained(samples, background, seed, lambda given: arrays(given_columns(given, self.columns), self.features, out_of_range))
+        return self._explained(samples, background, seed, lambda given: encoded(given, self.features, out_of_range))
 
     def explain_raw(self, samples: Any, background: Any = None, *, seed: int = 0) -> "Explanation":
         """Return each raw column's contribution, as `explain` does, for samples (and a background of samples) as in `score_raw`."""
         raw = self.raw_inputs()
-        return self._explained(samples, background, seed, lambda given: raw.encoded(given_columns(given, raw.columns, "raw_columns")))
+        return self._explained(samples, background, seed, lambda given: encoded_raw(given, raw, self.features))
 
     def over_arrays(self) -> ArrayScorer:
         """Return a scorer of arrays with any number of samples, for a server. Needs a model that was loaded with `mmap=True`."""
@@ -210,11 +211,13 @@ def _description(model: TrainedModel, manifest: Mapping[str, Any]) -> str:
     named, position = (manifest.get(name) or {} for name in ("model", "position"))
     saved = {name: position[name] for name in ("last_auc", "best_auc") if position.get(name) is not None}
     widths = {name: arrays[f"tables/{name}/weights"]["shape"][1] for name in model.features.tables}
+    served = ", ".join(f"{name} = {value}" for name, value in model.served.items())
     return "\n".join(
         [
             f"{named.get('name', 'dlrm')} of {model.checkpoint}, step {model.step:,}: {sum(int(np.prod(shape)) for shape in shapes):,} parameters",
             f"numerical: {', '.join(model.numerical)}",
             "tables: " + ", ".join(f"{name} [{rows:,}, {widths[name]}]" for name, rows in model.features.tables.items()),
+            *([f"for training only, scored as {served}"] if served else []),
             "saved with: " + (", ".join(f"{name} {value:.6f}" for name, value in saved.items()) or "no metrics"),
         ]
     )

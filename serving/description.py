@@ -33,6 +33,7 @@ class ServedModel:
         compute_dtype: dtype of the matrix products.
         folder: folder of the tables' files, named as in `packed.table_files`.
         options: the options of the model's layers.
+        served: the id or number of each feature for training only, whatever a request holds.
     """
 
     numerical: tuple[str, ...]
@@ -46,6 +47,21 @@ class ServedModel:
     compute_dtype: str
     folder: Path
     options: ModelConfig
+    served: Mapping[str, int | float]
+
+    @property
+    def served_numerical(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Which of the M numericals are for training only, and their values, rounded to the dataset's dtype, float32 `[M]`; None where none is."""
+        only = np.array([name in self.served for name in self.numerical], bool)
+        values = np.array([self.served.get(name, 0) for name in self.numerical], self.numerical_dtype)
+        return (only, values.astype(np.float32)) if only.any() else None
+
+    @property
+    def served_ids(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Which of the K ids are of features for training only, and their values, int64 `[K]`; None where none is."""
+        sources, hotness = list(self._hotness), list(self._hotness.values())
+        only = np.repeat(np.array([name in self.served for name in sources], bool), hotness)
+        return (only, np.repeat(np.array([self.served.get(name, 0) for name in sources], np.int64), hotness)) if only.any() else None
 
     @property
     def ids(self) -> int:

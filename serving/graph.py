@@ -44,8 +44,8 @@ class Graph(tf.Module):
         """Compute probabilities `[B, 1]` float32.
 
         Args:
-            numerical: `[B, M]` float32; None where M is 0.
-            categorical: `[B, K]` int64.
+            numerical: `[B, M]` float32; None where M is 0. Columns of features for training only may hold anything.
+            categorical: `[B, K]` int64, as well.
             id_weights: `[B, W]` float32; None where W is 0.
 
         Raises:
@@ -54,6 +54,7 @@ class Graph(tf.Module):
         """
         facts = self.facts
         dtype = tf.as_dtype(facts.compute_dtype)
+        numerical, categorical = _as_served(numerical, facts.served_numerical), _as_served(categorical, facts.served_ids)
         vectors = []
         for place, feature, (first, stop), (begin, end) in zip(facts.table_of, facts.features, facts.id_columns, facts.weight_columns, strict=True):
             weights = id_weights[:, begin:end] if feature.weights else None
@@ -174,6 +175,11 @@ class _Operations:
 
     def _cast(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return [tf.cast(part, self._dtype) for part in parts]
+
+
+def _as_served(values: tf.Tensor | None, served: tuple[np.ndarray, np.ndarray] | None) -> tf.Tensor | None:
+    """Return `[B, K]` with constants in the columns of features for training only."""
+    return values if served is None else tf.where(*served, values)
 
 
 def _sound_weights(feature: Feature, ids: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

@@ -26,7 +26,7 @@ def write_onnx(model: ServedModel, folder: Path) -> Path:
     The tables share the data of the model's files where the file system has reflinks: ONNX's own reader refuses hard links. Inputs are `numerical`
     float32 `[B, M]` (where M > 0), `categorical` int64 `[B, K]` and `id_weights` float32 `[B, W]` (where W > 0); the output is `probability` float32
     `[B, 1]`. Products are float32, whatever the precision of the tables. An id out of range fails the request, or is clipped or hashed, as exported.
-    A numerical or a weight that is not finite, or a negative weight of a mean, gives NaN.
+    A numerical or a weight that is not finite, or a negative weight of a mean, gives NaN. Columns of features for training only may hold anything.
 
     Raises:
         OSError: the files cannot be written.
@@ -110,9 +110,9 @@ class _Graph(_Nodes):
     def built(self) -> onnx.ModelProto:
         """Build the whole model."""
         model = self._model
-        vectors = []
+        categorical, vectors = self._as_served(CATEGORICAL, model.served_ids), []
         for place, feature, columns, of_weights in zip(model.table_of, model.features, model.id_columns, model.weight_columns, strict=True):
-            ids, weights = self._columns(CATEGORICAL, *columns), self._columns(ID_WEIGHTS, *of_weights) if feature.weights else None
+            ids, weights = self._columns(categorical, *columns), self._columns(ID_WEIGHTS, *of_weights) if feature.weights else None
             vectors.append(self._looked_up(feature, place, ids, weights))
         self.numerical, self.vectors = (self._rounded() if model.numerical else None), vectors
         self._nodes.append(helper.make_node("Sigmoid", [model.architecture.logits(self)], [PROBABILITY]))
@@ -123,6 +123,10 @@ class _Graph(_Nodes):
         found = [helper.make_tensor_value_info(PROBABILITY, TensorProto.FLOAT, ["B", 1])]
         graph = helper.make_graph(self._nodes, "scorer", given, found, self._weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION, producer_name="dlrm")
+
+    def _as_served(self, values: str, served: tuple[np.ndarray, np.ndarray] | None) -> str:
+        """Put constants into the columns of features for training only."""
+        return values if served is None else self._add("Where", self._constant(served[0]), self._constant(served[1]), values)
 
     def _looked_up(self, feature: Feature, place: int, ids: str, weights: str | None) -> str:
         """Look up ids `[B, h]`, with weights `[B, h]` if they have any -> `[B, D]`."""
@@ -180,9 +184,9 @@ class _Graph(_Nodes):
 
     def _rounded(self) -> str:
         """Round numericals to the dataset's dtype; values that it cannot hold become NaN."""
-        held = NUMERICAL
+        held = self._as_served(NUMERICAL, self._model.served_numerical)
         if self._model.numerical_dtype == "float16":
-            held = self._add("Cast", self._add("Cast", NUMERICAL, to=TensorProto.FLOAT16), to=TensorProto.FLOAT)
+            held = self._add("Cast", self._add("Cast", held, to=TensorProto.FLOAT16), to=TensorProto.FLOAT)
         return self._add("Add", held, self._add("Mul", held, self._constant(np.float32(0))))  # infinity * 0 is NaN
 
     def mlp(self, name: str, inputs: str, beside: str | None = None) -> str:
