@@ -64,7 +64,7 @@ COMMON = {
 PLAIN = (Categorical("a", 50, "int32", alpha=1.2), Categorical("b", 400, "int32", alpha=1.2), Categorical("c", 60, "int32", alpha=1.2))
 LISTS = (
     Categorical("user", 200, "int32", alpha=1.2),
-    Categorical("bought", 90, "int32", 6, 1.1, table="items"),
+    Categorical("bought", 90, "int32", 6, 1.1, table="items", weights=True),
     Categorical("item", 90, "int32", alpha=1.1, table="items"),
     Categorical("tags", 50, "int32", 4, 1.2, pooling="mean"),
 )

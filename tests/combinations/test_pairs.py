@@ -7,9 +7,10 @@ import pytest
 
 import dlrm
 from dataloading.feature_spec import FeatureSpec
+from dataloading.id_weights import ids_and_weights
 from dataloading.tf_raw import TfRawSplit
 from model.native_scorer import NativeScorer, native_scorer_library
-from tests.combinations.combined import ALL, FLOAT32, STEPS, VALUES, covering
+from tests.combinations.combined import ALL, FLOAT32, STEPS, VALUES, covering, features_of
 from tests.combinations.resumes import cut_of
 from utils.checkpoint.reading import Checkpoint
 
@@ -60,6 +61,20 @@ def samples(folder):
     return numerical, np.concatenate(ids, axis=1).astype(np.int64)
 
 
+def inputs_of(lists, numerical, ids):
+    """Return the inputs of a server for the values that `samples` returned."""
+    only, weights, first = [], [], 0
+    for feature in features_of(lists):
+        some = ids[:, first : first + feature.columns].astype(np.int32)
+        if feature.weights:
+            some, of_ids = ids_and_weights(some)
+            weights.append(of_ids)
+        only.append(some.astype(np.int64))
+        first += feature.columns
+    found = {"numerical": numerical, "categorical": np.concatenate(only, axis=1)}
+    return found | ({"id_weights": np.concatenate(weights, axis=1)} if weights else {})
+
+
 @pytest.mark.parametrize("number", **named(EXPORTED))
 def test_scorers_and_exports_score_as_the_evaluator(unbroken, datasets, number, tmp_path):
     from tests.serving.real_server import packages
@@ -75,8 +90,8 @@ def test_scorers_and_exports_score_as_the_evaluator(unbroken, datasets, number, 
     assert len(expected) == len(ids) and np.ptp(expected) > 0.01
     scorer = dlrm.load(run.checkpoints, mmap=True).over_arrays()
     assert isinstance(scorer.engine, NativeScorer) or native_scorer_library() is None
-    found = {"scorer": scorer.score(*scorer.checked(numerical, ids))}
-    inputs = {"numerical": numerical, "categorical": ids}
+    inputs = inputs_of(one.lists, numerical, ids)
+    found = {"scorer": scorer.score(*scorer.checked(*inputs.values()))}
     saved_model = number in NORMALISED.values()  # of each model, because it takes seconds to trace
     formats = "onnx,savedmodel" if saved_model else "onnx"
     export(run.checkpoints, tmp_path / "r", "--formats", formats, "--precision", FLOAT32)
