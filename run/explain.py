@@ -58,6 +58,9 @@ def explain(run: Prepared) -> None:
         whole, found = importances(score, sample.inputs, positive, places, permutations, _advance(run, progress, count, turns))
     ranked = sorted(zip(units, found, strict=True), key=lambda pair: -(pair[1].auc_lost or pair[1].log_loss_lost).mean)
     _tell(run, whole, count, ranked, copies)
+    if features.served:
+        shown = ", ".join(f"{name} = {value}" for name, value in features.served.items())
+        run.console.say(f"for training only, so without effect on scores: {shown} in every row")
     figures = {"auc": whole.auc, "log_loss": whole.log_loss, "samples": count}
     by_unit = [
         {
@@ -68,7 +71,7 @@ def explain(run: Prepared) -> None:
         }
         for unit, importance in ranked
     ]
-    named = {"split": options.split, "repeats": len(permutations)}
+    named = {"split": options.split, "repeats": len(permutations)} | ({"served": dict(features.served)} if features.served else {})
     run.log.log("IMPORTANCE", named | figures | {"features": by_unit, "copies": [list(pair) for pair in copies]})
     run.log.log((), figures | {"seconds": time.perf_counter() - start})
 

@@ -76,13 +76,14 @@ def units_of(features: ModelFeatures, transforms: Any) -> list[Unit]:
     """Return the units of a model, in the order of its features.
 
     Features that are made from one column of the raw table move together, under the name of the column. A feature made from several columns (a cross)
-    moves with each of them, and by itself as well. Without records of the columns, each feature is a unit.
+    moves with each of them, and by itself as well. Without records of the columns, each feature is a unit. Features for training only are in none: in
+    scores they never move.
 
     Args:
         features: the features of the model.
         transforms: `metadata.transforms` of its dataset; see `utils.encoding.recipe`.
     """
-    names = (*features.numerical, *features.categorical)
+    names = [name for name in (*features.numerical, *features.categorical) if name not in features.served]
     columns = {name: _columns(name, transforms) for name in names}
     found: dict[tuple[str, ...], str] = {}
     for name in names:

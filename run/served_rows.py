@@ -15,9 +15,12 @@ from run.tables import tables_and_features
 from serving.description import CATEGORICAL, ID_WEIGHTS, NUMERICAL
 from serving.proof import ROWS
 from serving.split_inputs import split_inputs
-from training.features import ModelFeatures, check_features
+from training.features import ModelFeatures, check_features, saved_features
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config
+
+
+_ANYTHING = (0.0, 1.5, -3e38, np.nan, np.inf)  # numbers in a column that must have no effect
 
 
 class ProofRows(NamedTuple):
@@ -56,11 +59,15 @@ def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None
     finally:
         split.close()
     none, source = np.empty((count, 0), np.float32), f"the test split of {config.data.dataset_path or 'synthetic data'}"
-    return ProofRows(inputs.get(NUMERICAL, none), inputs[CATEGORICAL], labels, source, inputs.get(ID_WEIGHTS, none))
+    found = ProofRows(inputs.get(NUMERICAL, none), inputs[CATEGORICAL], labels, source, inputs.get(ID_WEIGHTS, none))
+    return _with_anything(found, saved_features(checkpoint), np.random.default_rng(config.run.seed))
 
 
 def drawn_rows(features: ModelFeatures, seed: int = 0) -> ProofRows:
-    """Draw random valid rows: ids uniform over the rows of a table, lists of all lengths, weights of which some are 0, numericals around 1."""
+    """Draw random valid rows: ids uniform over the rows of a table, lists of all lengths, weights of which some are 0, numericals around 1.
+
+    Features for training only have any values, valid or not.
+    """
     draw = np.random.default_rng(seed)
     columns, weights = [], [np.empty((ROWS, 0), np.float32)]
     for name, rows in features.categorical.items():
@@ -72,7 +79,22 @@ def drawn_rows(features: ModelFeatures, seed: int = 0) -> ProofRows:
             weights.append(_drawn_weights(draw, ids, features.pooling(name)))
         columns.append(ids)
     numerical = draw.gamma(1.0, 1.0, (ROWS, len(features.numerical))).astype(np.float32)
-    return ProofRows(numerical, np.concatenate(columns, axis=1), None, "drawn rows", np.concatenate(weights, axis=1))
+    found = ProofRows(numerical, np.concatenate(columns, axis=1), None, "drawn rows", np.concatenate(weights, axis=1))
+    return _with_anything(found, features, draw)
+
+
+def _with_anything(rows: ProofRows, features: ModelFeatures, draw: np.random.Generator) -> ProofRows:
+    """Return rows whose features for training only have any values: ids in and beyond the table, numbers that are not finite."""
+    numerical, ids = rows.numerical.copy(), rows.ids.copy()
+    for place, name in enumerate(features.numerical):
+        if name in features.served:
+            numerical[:, place] = draw.choice(_ANYTHING, len(numerical))
+    first = 0
+    for name, count in features.categorical.items():
+        if name in features.served:
+            ids[:, first] = draw.integers(-2 - count, 2 * count + 2, len(ids))
+        first += features.hotness(name)
+    return rows._replace(numerical=numerical, ids=ids)
 
 
 def _drawn_weights(draw: np.random.Generator, ids: np.ndarray, pooling: str) -> np.ndarray:

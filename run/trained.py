@@ -131,7 +131,7 @@ class TrainedModel:
         """Return each feature's contribution to the logit of each sample: the logit less its mean with that feature taken from 64 background rows.
 
         Args:
-            samples: as in `score`.
+            samples: as in `score`. Features in `served` have no contribution.
             background: the folder of a dataset with these features, whose training rows are drawn from; or samples. None for the dataset that the
                 model was trained on.
             seed: seed of the choice of background rows.

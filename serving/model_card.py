@@ -57,6 +57,7 @@ def model_card(checkpoint: Checkpoint, config: Config, inputs: Sequence[Tensor],
         "",
         *_inputs(options.inputs, inputs, features),
         "",
+        *_served(features),
         "The output `probability` is FP32, `[B, 1]`.",
         "",
         "## Tables",
@@ -100,6 +101,12 @@ def _inputs(kind: str, inputs: Sequence[Tensor], features: dict[str, Any]) -> li
         f"`categorical`, ids of each feature side by side (in brackets their number; -1 stands for no id): {', '.join(named.values())}.",
         *(["", of_weights] if weighted else []),
     ]
+
+
+def _served(features: dict[str, Any]) -> list[str]:
+    """Return the lines about features for training only."""
+    shown = ", ".join(f"{name} = {value}" for name, value in (features.get("served") or {}).items())
+    return [f"For training only, and scored as {shown}: what a request holds in their place has no effect, and need not be valid.", ""] if shown else []
 
 
 def _flags(options: Any) -> list[str]:
