@@ -53,8 +53,8 @@ class CriteoInputs:
         served: the value that scores take for each feature for training only.
 
     Attributes:
-        columns: columns of the log: the features themselves.
-        optional: those of features for training only: samples may lack them, and their values are not read.
+        columns: columns of the log that are read: the features themselves, without those for training only.
+        optional: columns of the features for training only: samples may have them, valid or not, but their values are not read.
         served: as given.
         numbers: the columns that hold numbers; the others hold texts.
         kinds: kind of each column, `number` or `hexadecimal`.
@@ -74,9 +74,10 @@ class CriteoInputs:
         served: Mapping[str, int | float] = MappingProxyType({}),
     ):
         known = checkpoint.manifest.get(transforms.NAME, {})
-        self.columns, self.numbers = (*numerical, *categorical), frozenset(numerical)
         self.served, self.optional = served, frozenset(served)
-        self.kinds = dict.fromkeys(numerical, "number") | dict.fromkeys(categorical, transforms.HEXADECIMAL)
+        self.columns = tuple(name for name in (*numerical, *categorical) if name not in served)
+        self.numbers = frozenset(numerical) - self.optional
+        self.kinds = {name: "number" if name in self.numbers else transforms.HEXADECIMAL for name in self.columns}
         self.unknown = UnknownValues()
         self._transforms = {name: _transform(checkpoint, known, name, TRANSFORMS) for name in numerical}
         self._categorical = tuple(categorical)
@@ -87,7 +88,7 @@ class CriteoInputs:
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         """Encode one value of every feature a sample: numericals `[B, M]` float16, ids `[F, B]` int32. Raises ValueError that names the feature.
 
-        `columns` may lack those that are `optional`.
+        `columns` may have those that are `optional`.
         """
         import polars as pl
 
@@ -117,8 +118,8 @@ class TableInputs:
         features: features of the model.
 
     Attributes:
-        columns: columns of the table that the features are made of.
-        optional: those of these that only features for training only are made of: samples may lack them, and their values are not read.
+        columns: columns of the table that the features are made of, without those of `optional`.
+        optional: columns that only features for training only are made of: samples may have them, valid or not, but their values are not read.
         served: the value that scores take for each feature for training only.
         numbers: the columns that only numbers are made of; the others may be texts.
         kinds: kind of each column: `number`, `time`, `list`, `weights` (of the values in a list), or the kind of its ids' values in training
@@ -144,15 +145,15 @@ class TableInputs:
             if (self._recipes[name].weights is not None) != features.weights(name):
                 found = "names no column of weights, but the model has them" if features.weights(name) else "names weights, but the model has none"
                 raise UserError(f"{checkpoint.folder}: the transform of feature {name} {found}; train on a dataset as preproc.table wrote it")
-        self.columns = tuple(dict.fromkeys(column for recipe in self._recipes.values() for column in recipe.inputs))
         self.served = features.served
         self._read = {name: recipe for name, recipe in self._recipes.items() if name not in self.served}
-        self.optional = frozenset(self.columns) - {column for name, recipe in self._read.items() for column in recipe.inputs}
-        as_texts = {column for recipe in self._recipes.values() if recipe.kind != NUMERICAL for column in recipe.inputs}
+        self.columns = tuple(dict.fromkeys(column for recipe in self._read.values() for column in recipe.inputs))
+        self.optional = frozenset(column for recipe in self._recipes.values() for column in recipe.inputs) - frozenset(self.columns)
+        as_texts = {column for recipe in self._read.values() if recipe.kind != NUMERICAL for column in recipe.inputs}
         self.numbers = frozenset(self.columns) - as_texts
         self.kinds = dict.fromkeys(self.columns, "number") | self._kinds_of_texts()
         self.unknown = UnknownValues()
-        self._lists = {name for recipe in self._recipes.values() if recipe.kind == LIST for name in recipe.inputs}
+        self._lists = {name for recipe in self._read.values() if recipe.kind == LIST for name in recipe.inputs}
         rows = features.categorical
         self._lookups = {name: _lookup(checkpoint, name, rows[name]) for name in rows if name in self._read and self._recipes[name].has_vocabulary}
         self.transforms, self.vocabularies = self._recipes, {name: checkpoint.folder / kept_file(name) for name in self._lookups}
@@ -161,8 +162,8 @@ class TableInputs:
         """Return the kinds of the columns that ids and times are made of."""
         from utils.encoding.recipe import CATEGORICAL, LIST, TEXT, TIME
 
-        found = {recipe.weights: "weights" for recipe in self._recipes.values() if recipe.weights is not None}
-        for recipe in sorted((part for one in self._recipes.values() for part in one.parts or (one,)), key=lambda one: one.kind == CATEGORICAL):
+        found = {recipe.weights: "weights" for recipe in self._read.values() if recipe.weights is not None}
+        for recipe in sorted((part for one in self._read.values() for part in one.parts or (one,)), key=lambda one: one.kind == CATEGORICAL):
             if recipe.kind in (CATEGORICAL, LIST, TIME):
                 found[recipe.columns[0]] = recipe.kind if recipe.kind in (LIST, TIME) else recipe.values or TEXT
         return found
@@ -170,7 +171,7 @@ class TableInputs:
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Encode columns: numericals `[B, M]` in the dataset's dtype, ids of each categorical feature. Raises ValueError that names the feature.
 
-        `columns` may lack those that are `optional`.
+        `columns` may have those that are `optional`.
         """
         import polars as pl
 
