@@ -8,6 +8,7 @@ features:
   genres: {kind: list, separator: "|", max_hotness: 5, pooling: mean}
   tags: {kind: list, weights: tag_weights}
   price: {kind: numerical, transform: log1p, clip: [0, 1000]}
+  position: {kind: categorical, training_only: 1}
   hour: {kind: time, column: timestamp, part: hour}
   user_hour: {kind: cross, columns: [user, hour], hash_buckets: 10000}
 ignore: [note]
@@ -22,6 +23,7 @@ import yaml
 
 from dataloading.feature_spec import FeatureSpec
 from dataloading.features import MEAN, DatasetError
+from dataloading.training_only import served_values
 from utils.encoding import kinds, transforms
 from utils.encoding.columns import Comparison, parsed_label
 from utils.encoding.recipe import CATEGORICAL, CROSS, IDS, LIST, Recipe, recipe_of
@@ -57,6 +59,12 @@ class Plan:
         if self.label is not None:
             found.append(self.comparison.column)
         return list(dict.fromkeys([*found, *(name for name in (self.group, self.weight) if name is not None)]))
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The columns that scores do not read: those that only features for training only are made of."""
+        only = {name for recipe in self.features.values() if recipe.training_only is not None for name in recipe.inputs}
+        return frozenset(only - {name for recipe in self.features.values() if recipe.training_only is None for name in recipe.inputs} - {self.group})
 
     @property
     def list_columns(self) -> frozenset[str]:
@@ -124,12 +132,13 @@ def plan_of_dataset(spec: FeatureSpec) -> Plan:
     known = spec.metadata.get(transforms.NAME)
     if spec.metadata.get("source") != transforms.TABLE or not isinstance(known, Mapping):
         raise DatasetError(f"{spec.path}: has no metadata.transforms of preproc.table; expected a dataset that preproc.table wrote (--vocabulary)")
-    features = {}
+    features, served = {}, served_values(spec)
     for name, entry in known.items():
         try:
-            features[name] = recipe_of(name, entry, fitted=True)
+            recipe = recipe_of(name, entry, fitted=True)
         except ValueError as error:
             raise DatasetError(f"{spec.path}: metadata.transforms: feature {name}: {error}") from None
+        features[name] = recipe if name in served else replace(recipe, training_only=None)  # the specification counts, which a user may edit
     weight = None if spec.weight is None else spec.metadata.get("weight")
     return checked(Plan(features, spec.metadata.get("label"), spec.metadata.get("group"), weight=weight), f"{spec.path}: ")
 
@@ -164,7 +173,8 @@ def checked(plan: Plan, where: str = "") -> Plan:
 
     Raises:
         DatasetError: the label is neither a column nor a comparison, a feature reads the column of the label or of the weight, the weight is the
-            label, features of one table differ in how ids are assigned, weights of ids have no effect, or no feature gives ids.
+            label, features of one table differ in how ids are assigned, weights of ids have no effect, scores read the column of a feature for
+            training only, or no feature gives ids.
     """
     if plan.label is not None:
         try:
@@ -180,6 +190,7 @@ def checked(plan: Plan, where: str = "") -> Plan:
         raise DatasetError(f"{where}feature {name}: reads {plan.weight}, the weight's column, which rows to predict lack; remove one of them")
     for name, recipe in plan.features.items():
         check_weighted_mean(name, recipe, where)
+    _check_training_only(plan, where)
     if not any(recipe.gives != "numbers" for recipe in plan.features.values()):
         raise DatasetError(f"{where}no feature is categorical, but the model needs at least one: name it with --categorical COLUMN")
     first: dict[str, tuple[str, Recipe]] = {}
@@ -202,6 +213,19 @@ def check_weighted_mean(name: str, recipe: Recipe, where: str = "") -> None:
             f"{where}feature {name}: with pooling mean and lists of one value (max_hotness 1), weights in column {recipe.weights} have no effect; "
             "expected pooling sum, or max_hotness of at least 2"
         )
+
+
+def _check_training_only(plan: Plan, where: str) -> None:
+    """Raise DatasetError where scores read the column of a feature for training only, by another feature."""
+    hidden = {recipe.columns[0]: name for name, recipe in plan.features.items() if recipe.training_only is not None}
+    for name, recipe in plan.features.items():
+        column = next((column for column in recipe.inputs if column in hidden), None) if recipe.training_only is None else None
+        if column is not None:
+            mend = "remove one of them" if recipe.kind in (CROSS, LIST) else "give both training_only, or remove one of them"
+            raise DatasetError(
+                f"{where}feature {name}: reads column {column}, as feature {hidden[column]} does, which is for training only; scores would still "
+                f"depend on the column: {mend}"
+            )
 
 
 def tables_of(plan: Plan) -> dict[str, list[str]]:

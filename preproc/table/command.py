@@ -39,6 +39,7 @@ from preproc.shared.into_store import made
 from preproc.shared.resume import DATASET, Progress, dataset_files
 from preproc.spark.engine import SparkEngine
 from preproc.table import flags as table_flags
+from preproc.table import training_only
 from preproc.table import writing as table_write
 from preproc.table.columns import FILE, Plan
 from preproc.table.extra_columns import ExtraColumns
@@ -91,6 +92,7 @@ def make_dataset(
         plan, reading = planned(args, old, files, reading, staging.folder, _warn)
         say_idle(args, plan, rule, reading, itertools.chain(*files.values()), _warn)
         table_write.check_names(plan)
+        training_only.check(plan)
         steps = ending.enter_context(_steps(settings, staging, progress, reading.unlabelled))
         tallies = steps.stage(files, plan, rule, reading)
         _say_unmatched(reading.extra, tallies)
@@ -116,7 +118,7 @@ def make_dataset(
         if empty := [name for name, recipe in plan.features.items() if recipe.has_vocabulary and rows[name] == 1]:
             _warn(f"features {', '.join(empty[:8])}: no value is kept, so every row has id 0; is --frequency_threshold too high?")
         dtype = old.numerical_dtype if old is not None else args.numerical_dtype or "float32"
-        spec = table_write.spec_of(plan, rows, dtype)
+        spec = training_only.with_served(table_write.spec_of(plan, rows, dtype), plan, old, folder, _warn)
         check_tables(spec.categorical)
         unlabelled = filter(None, [reading.unlabelled])
         within = folder if args.staging is None else None  # then the dataset is built inside the staging folder, on the destination's disk

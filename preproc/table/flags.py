@@ -25,7 +25,7 @@ FIT, ENCODE = MODES = ("fit", "encode")
 _UNLABELLED = "new"  # default name of the split of rows without a label
 _NAMED = ("label", "group", "weight", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator")
 _OF_LISTS = ("max_hotness", "pooling", "id_weights")
-_PLANNED = (*_NAMED, *_OF_LISTS, "time_unit", "numerical_transform")  # set by a configuration or an older dataset in place of the flags
+_PLANNED = (*_NAMED, *_OF_LISTS, "training_only", "time_unit", "numerical_transform")  # set by a configuration or an older dataset in place of the flags
 # flags that do not affect the dataset's bytes, or that name files, whose identities are compared instead
 _READ = ("train", "valid", "test", "data", "config", "vocabulary", "join", "join_columns")  # files
 NOT_OF_THE_BYTES = (*_READ, "dst", "target", "block_bytes", "resume", "overwrite", *FLAGS)
@@ -144,6 +144,12 @@ def _add_columns(parser: Parser) -> None:
         metavar="LIST=COLUMN,…",
         help="columns with a weight for each value of a list: tags=tag_weights; read as the list is, by the same separator (default: none)",
     )
+    group.add_argument(
+        "--training_only",
+        type=_training_only,
+        metavar="COLUMN=VALUE,…",
+        help="features for training only, such as a position: scores take this value of the log wherever the model is used: position=1 (default: none)",
+    )
     group.add_argument("--time_format", metavar="FORM", help="strftime format of times that are not ISO 8601, such as %%y%%m%%d%%H")
     group.add_argument("--time_unit", choices=tuple(UNITS), help="unit of times that are numbers (default: inferred from their size)")
     group.add_argument("--numerical_transform", choices=TRANSFORMS, help=f"transform of numerical features (default: {STANDARDISE})")
@@ -218,7 +224,8 @@ def named_of(args: argparse.Namespace) -> Named:
     not_features = tuple(name for name in (args.split_by, args.split_column) if name)
     columns = (args.categorical or (), args.numerical or (), args.lists or (), args.times or (), args.ignore or ())
     transform = args.numerical_transform or STANDARDISE
-    return Named(args.label, args.group, *columns, not_features, ids, of_lists, of_times, transform, args.weight, args.id_weights or {})
+    by_column = args.id_weights or {}, args.training_only or {}
+    return Named(args.label, args.group, *columns, not_features, ids, of_lists, of_times, transform, args.weight, *by_column)
 
 
 def reading_of(args: argparse.Namespace) -> Reading:
@@ -319,6 +326,17 @@ def _id_weights(text: str) -> dict[str, str]:
         raise argparse.ArgumentTypeError(f"expected LIST=COLUMN, such as tags=tag_weights, separated by commas, each list once, found {text!r}")
     if same := next((name for name, column in found.items() if name == column), None):
         raise argparse.ArgumentTypeError(f"{same}={same}: expected another column than the list's own")
+    return found
+
+
+def _training_only(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    found = {column.strip(): value.strip() for column, _, value in pairs}
+    if not all((*found, *found.values())) or len(found) < len(pairs):
+        raise argparse.ArgumentTypeError(
+            f"expected COLUMN=VALUE, such as position=1, separated by commas, each column once, found {text!r}; a value with a comma, or with blanks "
+            "at its ends, stands in columns.yaml (--config)"
+        )
     return found
 
 

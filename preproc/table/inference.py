@@ -39,6 +39,7 @@ class Named:
     transform: str = STANDARDISE
     weight: str | None = None
     id_weights: Mapping[str, str] = field(default_factory=dict)  # the columns of the weights of lists' values, by the lists' columns
+    training_only: Mapping[str, str] = field(default_factory=dict)  # the raw values that scores take, by the columns of features for training only
 
 
 def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) -> Plan:
@@ -84,6 +85,7 @@ def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) ->
                 f"column {column}: values such as {sample[column].drop_nulls()[0]} are read as seconds since 1970; if they are dates: --time_format "
                 "%Y%m%d, or another format"
             )
+    _check_training_only(named, features, label, ignored)
     _warn_of(doubtful, warn)
     return checked(resolved(Plan(features, named.label, named.group, tuple(ignored), named.weight)))
 
@@ -111,10 +113,26 @@ def _named_kinds(sample: pl.DataFrame, named: Named) -> dict[str, str]:
             raise DatasetError(f"{flag}: another flag says that {column} is no list, and only values of lists have weights; remove one of the flags")
     for column in named.ignored:
         _check_column(sample, "--ignore", column)
+    for column, value in named.training_only.items():
+        _check_column(sample, f"--training_only {column}={value}: column", column)
     for flag, column in (("--group", named.group), ("--weight", named.weight)):
         if column is not None:
             _check_column(sample, flag, column)
     return found
+
+
+def _check_training_only(named: Named, features: Mapping[str, Recipe], label: str, ignored: Sequence[str]) -> None:
+    """Raise DatasetError where a column of --training_only is no feature, or a list."""
+    kinds = {recipe.columns[0]: recipe.kind for recipe in features.values()}
+    for column, value in named.training_only.items():
+        flag = f"--training_only {column}={value}"
+        if kinds.get(column) == LIST:
+            raise DatasetError(f"{flag}: {column} is a list; expected a feature of one value a sample")
+        if column not in kinds:
+            uses = {label: "is the label", named.group: "is the group", named.weight: "is the weight"}
+            uses |= dict.fromkeys(named.id_weights.values(), "holds the weights of a list") | dict.fromkeys(ignored, "is left out")
+            why = uses.get(column, "is no feature")
+            raise DatasetError(f"{flag}: {column} {why}; expected the column of a feature (--categorical, --numerical or --times makes it one)")
 
 
 def _check_column(sample: pl.DataFrame, flag: str, column: str) -> None:
@@ -124,14 +142,15 @@ def _check_column(sample: pl.DataFrame, flag: str, column: str) -> None:
 
 def _recipes(column: str, kind: str, named: Named, sample: pl.DataFrame) -> dict[str, Recipe]:
     """Return the features made of a column."""
+    served = named.training_only.get(column)
     if kind == NUMERICAL:
-        return {column: Recipe(NUMERICAL, (column,), transform=named.transform)}
+        return {column: Recipe(NUMERICAL, (column,), transform=named.transform, training_only=served)}
     if kind == CATEGORICAL:
-        return {column: Recipe(CATEGORICAL, (column,), **named.ids)}
+        return {column: Recipe(CATEGORICAL, (column,), training_only=served, **named.ids)}
     if kind == LIST:
         return {column: Recipe(LIST, (column,), weights=named.id_weights.get(column), **named.ids, **named.of_lists)}
     times = named.of_times if named.of_times else {"unit": unit_of(sample[column])}
-    return {f"{column}_{part}": Recipe(TIME, (column,), part=part, **times, **named.ids) for part in (HOUR, WEEKDAY)}
+    return {f"{column}_{part}": Recipe(TIME, (column,), part=part, training_only=served, **times, **named.ids) for part in (HOUR, WEEKDAY)}
 
 
 def unit_of(values: pl.Series) -> str | None:

@@ -11,7 +11,7 @@ import polars as pl
 from tqdm import tqdm
 
 from dataloading.features import DatasetError
-from preproc.reading.files import FormFlags, form_of
+from preproc.reading.files import JSON_LINES, FormFlags, form_of
 from preproc.reading.stores import Source, release
 from preproc.reading.table_file import Block, TableFile
 from preproc.shared.in_order import in_order
@@ -40,6 +40,7 @@ from utils.encoding.kinds import is_undecided
 from utils.encoding.recipe import CATEGORICAL
 from utils.encoding.values import ValueKindError, texts_of
 
+_SAMPLE_BYTES = 4 << 20  # of JSON lines, whose objects say which columns there are
 _ONE_HOT = "1 "  # prefix of the names of one-hot columns among the checked columns
 
 
@@ -86,6 +87,7 @@ class GroupPlan:
         reading: the options for reading them.
         form: the format of the group's files, as far as the user set it.
         lists: the columns that may hold lists.
+        optional: the columns that a file may lack; their values are missing then.
     """
 
     plan: Plan
@@ -93,6 +95,7 @@ class GroupPlan:
     reading: Reading
     form: FormFlags
     lists: frozenset[str]
+    optional: frozenset[str] = frozenset()
 
     @property
     def wanted(self) -> list[str]:
@@ -115,8 +118,21 @@ class GroupPlan:
         extra = self.reading.extra
         coded = _plain_columns(self.plan, {*self.reading.keep, self.divide.column, *extra.sources, *extra.names})
         needed = extra.needed(self.wanted)
+        if lacking := self._lacking(file, needed):
+            needed, coded = [name for name in needed if name not in lacking], coded - lacking
         blocks = file.tasks(needed, self.lists, self.reading.block_bytes, on_read, byte_range, coded, row_range)
-        return in_order(partial(_staged, self, source, block) for block in blocks)
+        return in_order(partial(_staged, self, source, partial(_with_missing, block, lacking) if lacking else block) for block in blocks)
+
+    def _lacking(self, file: TableFile, needed: Sequence[str]) -> frozenset[str]:
+        """Return the optional columns that a file lacks."""
+        optional = self.optional.intersection(needed)
+        if not optional:
+            return optional
+        names = file.names
+        if file.form.kind == JSON_LINES:
+            first = next(TableFile(file.path, file.form, skip_bad_lines=True).blocks(None, frozenset(), _SAMPLE_BYTES), None)
+            names = [] if first is None else first.frame.columns
+        return optional.difference(names)
 
 
 class Staged(NamedTuple):
@@ -142,8 +158,10 @@ def form_flags(group: str, reading: Reading) -> FormFlags:
 
 def rows_of(group: str, plan: Plan, rule: SplitRule, reading: Reading) -> GroupPlan:
     """Return the plan for the rows of a group; the split rule applies to the group `train` only."""
-    made = replace(plan, label=None, weight=None) if group == reading.unlabelled else plan
-    return GroupPlan(made, rule if group == TRAIN else SplitRule(), reading, form_flags(group, reading), plan.list_columns)
+    made, optional = plan, frozenset()
+    if group == reading.unlabelled:
+        made, optional = replace(plan, label=None, weight=None), plan.unread.difference(reading.keep)
+    return GroupPlan(made, rule if group == TRAIN else SplitRule(), reading, form_flags(group, reading), plan.list_columns, optional)
 
 
 def stage(
@@ -206,6 +224,12 @@ def stage(
 def skipped(path: Source, bad_lines: int, first_fault: str) -> str:
     """Return the message about a file whose bad rows were left out."""
     return f"preproc.table: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}"
+
+
+def _with_missing(parsed: Callable[[], Block], names: frozenset[str]) -> Block:
+    """Return a block with columns of missing values."""
+    block = parsed()
+    return replace(block, frame=block.frame.with_columns(pl.lit(None, pl.String).alias(name) for name in sorted(names)))
 
 
 def _staged(group: GroupPlan, path: Source, parsed: Callable[[], Block]) -> Staged:
