@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.training_only import as_served, served_values
+from dataloading.training_only import as_served, served_values, shown_served
 from model.embedding.table import Feature
 from run.explain_importance import Estimate, Importance, Score, Scored, importances
 from run.explain_sample import Sample, draw
@@ -59,8 +59,7 @@ def explain(run: Prepared) -> None:
     ranked = sorted(zip(units, found, strict=True), key=lambda pair: -(pair[1].auc_lost or pair[1].log_loss_lost).mean)
     _tell(run, whole, count, ranked, copies)
     if features.served:
-        shown = ", ".join(f"{name} = {value}" for name, value in features.served.items())
-        run.console.say(f"for training only, so without effect on scores: {shown} in every row")
+        run.console.say(f"for training only, so without effect on scores: {shown_served(features.served)} in every row")
     figures = {"auc": whole.auc, "log_loss": whole.log_loss, "samples": count}
     by_unit = [
         {

@@ -13,10 +13,10 @@ from model.native_scorer import folded
 from run.devices import physical_gpus
 from run.export_formats import WRITERS, Samples, Source
 from run.inherit import inherit
-from run.raw_inputs import raw_inputs
+from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
 from run.raw_rows import drawn_columns, raw_features
 from run.restoring import choice_note, restoring
-from run.served_rows import ProofRows, by_feature, drawn_rows, test_rows
+from run.served_rows import ProofRows, anything, by_feature, drawn_rows, test_rows
 from run.tables import list_note, tables_and_features
 from run.trained import TrainedModel, categorical_of
 from serving.description import ServedModel
@@ -26,7 +26,7 @@ from serving.proof import check, prove
 from serving.raw_graph import check_possible
 from serving.repository import Repository
 from serving.stub_environment import stub_environment
-from serving.triton_config import ROWS, Tensor, config_text, inputs_of_columns, inputs_of_ids
+from serving.triton_config import ROWS, Tensor, config_text, inputs_of_columns, inputs_of_form, inputs_of_ids
 from serving.weights import verified, weights_of
 from training.features import ModelFeatures, saved_features
 from utils import launch
@@ -36,6 +36,8 @@ from utils.config.config import Config
 from utils.config.ineffective import warnings
 from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, GPU, ONNX, RAW, SAVEDMODEL, TRITON
 from utils.console import Console
+from utils.encoding.recipe import NUMERICAL
+from utils.encoding.transforms import HEXADECIMAL
 from utils.errors import UserError
 from utils.logging import RunLog
 from utils.memory import GIB, available_bytes, check_fits, check_room
@@ -113,7 +115,7 @@ def _export(plan: Plan, given: Config, console: Console) -> None:
                 proof = prove(plan.expected, WRITERS[form](source, model, version, plan.samples), plan.labels)
                 console.say(f"{name}: {form}, {plan.precision}: {proof} ({plan.origin})")
                 check(proof, f"{name} ({form})", plan.precision)
-                staging.card(name, model_card(source.checkpoint, source.config, source.inputs, form, proof, plan.precision))
+                staging.card(name, model_card(source.checkpoint, source.config, inputs_of_form(source.inputs, form), form, proof, plan.precision))
                 staging.flags(name, _words(source.config))
                 figures |= {f"{form}_{figure}": value for figure, value in proof.figures().items()}
             for path in staging.publish():
@@ -151,7 +153,7 @@ def _checked(given: Config, console: Console) -> Plan:
     if averaged := list_note(config, categorical_of(features)):
         console.warn(averaged)
     raw = restoring(lambda: raw_inputs(checkpoint, features)) if options.inputs == RAW else None
-    inputs = inputs_of_columns({name: name in raw.numbers for name in raw.columns}) if raw else _inputs_of_ids(features)
+    inputs = _inputs_of_log(raw) if raw else _inputs_of_ids(features)
     if raw and SAVEDMODEL in options.formats:
         check_possible(sum(raw_features(raw, features.numerical, tuple(features.categorical)), ()))
     repository = Repository(Path(options.export_path), options, inputs)
@@ -166,7 +168,7 @@ def _checked(given: Config, console: Console) -> Plan:
         check_fits(size, "--formats savedmodel: TensorFlow holds the tables in memory, also during the proof: they", available_bytes())
     check_room(Path(options.export_path), _needed_bytes(tables, options.formats, precision), "--export_path")
     rows = _rows(config, checkpoint, features, console.warn) if raw is None else None
-    samples = Samples(rows, drawn_columns(raw) if raw else None)
+    samples = Samples(rows, drawn_columns(raw) | anything(inputs) if raw else None)
     reference = TrainedModel(checkpoint, before, mapped=True)
     source = Source(checkpoint, served, features, inputs, raw)
     labels, origin = (rows.labels, rows.source) if rows else (None, "drawn values")
@@ -185,6 +187,19 @@ def _check_onnx(formats: tuple[str, ...], inputs: str) -> None:
 def _inputs_of_ids(features: ModelFeatures) -> list[Tensor]:
     weighted = filter(features.weights, features.categorical)
     return inputs_of_ids(len(features.numerical), sum(map(features.hotness, features.categorical)), sum(map(features.hotness, weighted)))
+
+
+def _inputs_of_log(raw: CriteoInputs | TableInputs) -> list[Tensor]:
+    """Return an input for each column that is read, and an optional one for each that only features for training only are made of."""
+    if not raw.columns:
+        raise UserError("--inputs raw: all features of the model are for training only, so a request would hold nothing; use --inputs ids")
+    return inputs_of_columns({name: _holds_numbers(raw, name) for name in (*raw.columns, *sorted(raw.optional))}, raw.optional)
+
+
+def _holds_numbers(raw: CriteoInputs | TableInputs, column: str) -> bool:
+    """Return whether only numerical features are made of a column."""
+    hows = [how for name, how in raw.transforms.items() if (name == column if isinstance(how, str) else column in how.inputs)]
+    return all(how != HEXADECIMAL if isinstance(how, str) else how.kind == NUMERICAL for how in hows)
 
 
 def _rows(config: Config, checkpoint: Checkpoint, features: ModelFeatures, warn: Callable[[str], None]) -> ProofRows:

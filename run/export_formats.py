@@ -16,7 +16,7 @@ from serving.kept_rows import KeptRows
 from serving.proof import DIFFERENCE, ExportScores, twice
 from serving.served_proof import served
 from serving.stub_environment import stub_environment
-from serving.triton_config import Tensor
+from serving.triton_config import Tensor, inputs_of_form
 from serving.weights import write_weights
 from training.features import ModelFeatures
 from utils.checkpoint.reading import Checkpoint
@@ -77,9 +77,10 @@ def write_savedmodel(source: Source, model: ServedModel, version: Path, samples:
 
     folder = version / "model.savedmodel"
     raw = raw_features(source.raw, source.features.numerical, tuple(source.features.categorical)) if source.raw else None
-    write_saved_model(model, folder, source.inputs, raw)
+    inputs = inputs_of_form(source.inputs, SAVEDMODEL)
+    write_saved_model(model, folder, inputs, raw)
     loaded = LoadedModel(folder)
-    return lambda: twice(lambda: loaded.score(given(source.inputs, samples)))
+    return lambda: twice(lambda: loaded.score(given(inputs, samples)))
 
 
 def given(inputs: list[Tensor], samples: Samples) -> dict[str, np.ndarray]:

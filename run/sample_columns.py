@@ -31,8 +31,7 @@ def encoded_raw(samples: Any, raw: Any, features: ModelFeatures) -> tuple[np.nda
         raw: encoder of raw values, see `raw_inputs`.
         features: features of the model.
     """
-    wanted = [name for name in raw.columns if name not in raw.optional]
-    return ServedColumns(features).by_feature(*raw.encoded(given_columns(samples, wanted, "raw_columns", raw.optional)))
+    return ServedColumns(features).by_feature(*raw.encoded(given_columns(samples, raw.columns, "raw_columns", raw.optional)))
 
 
 def given_columns(samples: Any, wanted: Sequence[str], attribute: str = "columns", optional: Collection[str] = ()) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The rows of an export's proof: rows of a test split, or drawn ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +15,13 @@ from run.tables import tables_and_features
 from serving.description import CATEGORICAL, ID_WEIGHTS, NUMERICAL
 from serving.proof import ROWS
 from serving.split_inputs import split_inputs
+from serving.triton_config import Tensor
 from training.features import ModelFeatures, check_features, saved_features
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config
 
-
-_ANYTHING = (0.0, 1.5, -3e38, np.nan, np.inf)  # numbers in a column that must have no effect
+_ANYTHING = (0.0, 1.5, -3e38, np.nan, np.inf)  # in columns that must have no effect
+_WORDS = "", "1", "never seen", "zz"
 
 
 class ProofRows(NamedTuple):
@@ -81,6 +82,16 @@ def drawn_rows(features: ModelFeatures, seed: int = 0) -> ProofRows:
     numerical = draw.gamma(1.0, 1.0, (ROWS, len(features.numerical))).astype(np.float32)
     found = ProofRows(numerical, np.concatenate(columns, axis=1), None, "drawn rows", np.concatenate(weights, axis=1))
     return _with_anything(found, features, draw)
+
+
+def anything(inputs: Sequence[Tensor], seed: int = 0) -> dict[str, np.ndarray]:
+    """Draw any values, valid or not, of the optional inputs of a model of raw values."""
+    draw, words = np.random.default_rng(seed), np.array(_WORDS, object)
+    return {
+        one.name: draw.choice(_ANYTHING, ROWS).astype(np.float32) if one.kind == "FP32" else words[draw.integers(0, len(words), ROWS)]
+        for one in inputs
+        if one.optional
+    }
 
 
 def _with_anything(rows: ProofRows, features: ModelFeatures, draw: np.random.Generator) -> ProofRows:

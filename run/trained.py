@@ -95,8 +95,7 @@ class TrainedModel:
         Raises:
             UserError: as in `score_raw`.
         """
-        raw = self.raw_inputs()
-        return {name: kind for name, kind in raw.kinds.items() if name not in raw.optional}
+        return dict(self.raw_inputs().kinds)
 
     def score(self, samples: Any) -> np.ndarray:
         """Return probabilities `[B]` float32, equal to those of `--mode predict` bit for bit; to 1e-6 for few samples with mapped tables.
@@ -206,18 +205,19 @@ def _batched(evaluator: Any, config: Config, features: ModelFeatures, numerical:
 
 def _description(model: TrainedModel, manifest: Mapping[str, Any]) -> str:
     """Return what a model is: its features, tables, parameters, and the metrics that it was saved with."""
+    from dataloading.training_only import shown_served
+
     arrays = manifest["arrays"]  # besides weights these hold optimizer slots: optimizer/… and tables/NAME/…
     shapes = [array["shape"] for name, array in arrays.items() if name.startswith("dense/") or name.endswith("/weights")]
     named, position = (manifest.get(name) or {} for name in ("model", "position"))
     saved = {name: position[name] for name in ("last_auc", "best_auc") if position.get(name) is not None}
     widths = {name: arrays[f"tables/{name}/weights"]["shape"][1] for name in model.features.tables}
-    served = ", ".join(f"{name} = {value}" for name, value in model.served.items())
     return "\n".join(
         [
             f"{named.get('name', 'dlrm')} of {model.checkpoint}, step {model.step:,}: {sum(int(np.prod(shape)) for shape in shapes):,} parameters",
             f"numerical: {', '.join(model.numerical)}",
             "tables: " + ", ".join(f"{name} [{rows:,}, {widths[name]}]" for name, rows in model.features.tables.items()),
-            *([f"for training only, scored as {served}"] if served else []),
+            *([f"for training only, scored as {shown_served(model.served)}"] if model.served else []),
             "saved with: " + (", ".join(f"{name} {value:.6f}" for name, value in saved.items()) or "no metrics"),
         ]
     )

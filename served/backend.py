@@ -45,7 +45,7 @@ class Backend:
         if not proving:
             check_tensors(triton)
         self._triton = triton
-        self._names = [one["name"] for one in config["input"]]
+        self._names = [one["name"] for one in config["input"] if not one.get("optional", False)]  # of features for training only: never read
         self._texts = {one["name"] for one in config["input"] if one["data_type"] == "TYPE_STRING"}
         self._raw = config["parameters"]["INPUTS"]["string_value"] == _RAW
         if self._raw:

@@ -36,7 +36,7 @@ class Connection:
         version: number of the version; None for the one that the server chooses.
 
     Attributes:
-        inputs: inputs of the model.
+        inputs: inputs of the model that requests need, without optional ones.
         versions: versions that are served.
         max_batch_size: maximum number of samples a request.
         rows: rows of the table that each of the K ids of a sample refers to; empty where the server does not state them.
@@ -55,10 +55,12 @@ class Connection:
         timeouts = {"connection_timeout": 10.0, "network_timeout": _TIMEOUT_S} if self.over_http else {}
         self.client = self._tools.InferenceServerClient(place.rstrip("/"), **timeouts)
         metadata = self._asked(lambda: self.client.get_model_metadata(model, self._version, **self._as_json), f"model {model}")
-        self.inputs = [Input(one["name"], one["datatype"], int(one["shape"][-1])) for one in metadata["inputs"]]
         self.versions = [int(number) for number in metadata.get("versions", ())]
         config = self._asked(lambda: self.client.get_model_config(model, self._version, **self._as_json), f"model {model}")
         config = config.get("config", config)
+        optional = {one["name"] for one in config.get("input", ()) if one.get("optional", False)}
+        inputs = (Input(one["name"], one["datatype"], int(one["shape"][-1])) for one in metadata["inputs"])
+        self.inputs = [one for one in inputs if one.name not in optional]
         self.max_batch_size = int(config.get("max_batch_size", 1))
         described = config.get("parameters", {}).get(ROWS, {}).get("string_value", "")
         self.rows = np.array([rows for word in described.split(",") if word for rows in _repeated(word)], np.int64)

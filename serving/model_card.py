@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dataloading.training_only import shown_served
 from serving.proof import Proof
 from serving.triton_config import Tensor
 from utils.checkpoint.reading import Checkpoint
@@ -85,7 +86,9 @@ def _rows(facts: dict[str, Any]) -> list[str]:
 
 def _inputs(kind: str, inputs: Sequence[Tensor], features: dict[str, Any]) -> list[str]:
     lines = ["| input | type | shape |", "|---|---|---|"]
-    lines += [f"| {one.name} | {'BYTES' if one.kind == 'STRING' else one.kind} | [B, {one.width}] |" for one in inputs]
+    for one in inputs:
+        kind_of_values, missing = "BYTES" if one.kind == "STRING" else one.kind, ", may be missing" if one.optional else ""
+        lines.append(f"| {one.name} | {kind_of_values} | [B, {one.width}]{missing} |")
     if kind == RAW:
         return [*lines, "", "Values as in the log; an empty text or NaN for a missing value. Values that training did not see get id 0."]
     particulars = features.get("particulars", {})
@@ -105,8 +108,9 @@ def _inputs(kind: str, inputs: Sequence[Tensor], features: dict[str, Any]) -> li
 
 def _served(features: dict[str, Any]) -> list[str]:
     """Return the lines about features for training only."""
-    shown = ", ".join(f"{name} = {value}" for name, value in (features.get("served") or {}).items())
-    return [f"For training only, and scored as {shown}: what a request holds in their place has no effect, and need not be valid.", ""] if shown else []
+    if not features.get("served"):
+        return []
+    return [f"For training only, scored as {shown_served(features['served'])}: what a request holds there has no effect, and need not be valid.", ""]
 
 
 def _flags(options: Any) -> list[str]:

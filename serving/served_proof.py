@@ -31,7 +31,8 @@ def served(environment: Path, version: Path, inputs: Sequence[Tensor], raw: str,
     Returns:
         A function of rows and a folder for exchanged files. It raises UserError where the version cannot be loaded or refuses a row.
     """
-    config = {"input": [{"name": one.name, "data_type": f"TYPE_{one.kind}"} for one in inputs], "parameters": {"INPUTS": {"string_value": raw}}}
+    described = [{"name": one.name, "data_type": f"TYPE_{one.kind}", "optional": one.optional} for one in inputs]
+    config = {"input": described, "parameters": {"INPUTS": {"string_value": raw}}}
     description = {"config": config, "args": {"model_instance_kind": "GPU" if gpu else "CPU"}}
 
     def score(rows: KeptRows, scratch: Path) -> ExportScores:

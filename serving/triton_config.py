@@ -1,7 +1,7 @@
 """`config.pbtxt`: Triton's configuration of a model."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from serving.description import CATEGORICAL, ID_WEIGHTS, NUMERICAL, PROBABILITY
@@ -13,11 +13,12 @@ _INTERFACE = re.compile(r"^(?:input|output) \[\n.*?^\]\n", re.M | re.S)
 
 
 class Tensor(NamedTuple):
-    """An input or output tensor of a model, `[B, width]`."""
+    """An input or output tensor of a model, `[B, width]`. An optional input is not read; requests for Triton's Python backend may lack it."""
 
     name: str
     kind: str  # FP32, INT64 or STRING, which requests call BYTES
     width: int
+    optional: bool = False
 
 
 def inputs_of_ids(num_numerical: int, num_ids: int, num_weights: int = 0) -> list[Tensor]:
@@ -26,9 +27,14 @@ def inputs_of_ids(num_numerical: int, num_ids: int, num_weights: int = 0) -> lis
     return [one for one in inputs if one.width or one.name == CATEGORICAL]
 
 
-def inputs_of_columns(numbers: Mapping[str, bool]) -> list[Tensor]:
+def inputs_of_columns(numbers: Mapping[str, bool], optional: Collection[str] = ()) -> list[Tensor]:
     """Return an input for each column of the log, numbers or texts."""
-    return [Tensor(name, "FP32" if holds else "STRING", 1) for name, holds in numbers.items()]
+    return [Tensor(name, "FP32" if holds else "STRING", 1, name in optional) for name, holds in numbers.items()]
+
+
+def inputs_of_form(inputs: Sequence[Tensor], form: str) -> list[Tensor]:
+    """Return the inputs that a model has in a format: only Triton's Python backend knows optional ones."""
+    return [one for one in inputs if form == TRITON or not one.optional]
 
 
 def config_text(options: ExportConfig, form: str, inputs: Sequence[Tensor], parameters: Mapping[str, str]) -> str:
@@ -41,7 +47,7 @@ def config_text(options: ExportConfig, form: str, inputs: Sequence[Tensor], para
         parameters: parameters for the Python backend.
     """
     lines = [f"name: {_quoted(options.name_of(form))}", _ENGINES[form], f"max_batch_size: {options.max_batch_size}"]
-    lines += _tensors("input", inputs) + _tensors("output", [Tensor(PROBABILITY, "FP32", 1)])
+    lines += _tensors("input", inputs_of_form(inputs, form)) + _tensors("output", [Tensor(PROBABILITY, "FP32", 1)])
     kind = "KIND_GPU" if options.device == GPU else "KIND_CPU"
     lines.append(f"instance_group [ {{ count: {options.instances} kind: {kind} }} ]")
     if options.max_queue_delay_us:
@@ -57,7 +63,10 @@ def interface(text: str) -> list[str]:
 
 
 def _tensors(kind: str, tensors: Sequence[Tensor]) -> list[str]:
-    described = [f"  {{ name: {_quoted(one.name)} data_type: TYPE_{one.kind} dims: [ {one.width} ] }}" for one in tensors]
+    described = [
+        f"  {{ name: {_quoted(one.name)} data_type: TYPE_{one.kind} dims: [ {one.width} ]{' optional: true' if one.optional else ''} }}"
+        for one in tensors
+    ]
     return [f"{kind} [", ",\n".join(described), "]"]
 
 
