@@ -25,7 +25,8 @@ FIT, ENCODE = MODES = ("fit", "encode")
 _UNLABELLED = "new"  # default name of the split of rows without a label
 _NAMED = ("label", "group", "weight", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator")
 _OF_LISTS = ("max_hotness", "pooling", "id_weights")
-_PLANNED = (*_NAMED, *_OF_LISTS, "training_only", "time_unit", "numerical_transform")  # set by a configuration or an older dataset in place of the flags
+# set by a configuration or an older dataset in place of the flags
+_PLANNED = (*_NAMED, *_OF_LISTS, "training_only", "time_unit", "numerical_transform")
 # flags that do not affect the dataset's bytes, or that name files, whose identities are compared instead
 _READ = ("train", "valid", "test", "data", "config", "vocabulary", "join", "join_columns")  # files
 NOT_OF_THE_BYTES = (*_READ, "dst", "target", "block_bytes", "resume", "overwrite", *FLAGS)
@@ -148,7 +149,7 @@ def _add_columns(parser: Parser) -> None:
         "--training_only",
         type=_training_only,
         metavar="COLUMN=VALUE,…",
-        help="features for training only, such as a position: scores take this value of the log wherever the model is used: position=1 (default: none)",
+        help="features for training only, such as a position: scores take this value of the log wherever a model is used: position=1 (default: none)",
     )
     group.add_argument("--time_format", metavar="FORM", help="strftime format of times that are not ISO 8601, such as %%y%%m%%d%%H")
     group.add_argument("--time_unit", choices=tuple(UNITS), help="unit of times that are numbers (default: inferred from their size)")

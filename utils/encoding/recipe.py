@@ -193,7 +193,7 @@ def _number(value: Any) -> bool:
 
 
 def _single(value: Any) -> bool:
-    return _text(value) or type(value) is bool or (type(value) is int and -(2**63) <= value < 2**63) or (type(value) is float and math.isfinite(value))
+    return _text(value) or type(value) is bool or (_number(value) and (type(value) is float or -(2**63) <= value < 2**63))
 
 
 def _names(value: Any) -> bool:
