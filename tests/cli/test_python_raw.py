@@ -15,6 +15,7 @@ from runs import ROOT, SMALL, by_threads
 import dlrm
 from preproc.criteo import command as criteo
 from preproc.criteo.clicklog import CATEGORICAL, FIELDS, NUMERICAL
+from run.raw_inputs import CriteoInputs
 from utils.checkpoint.reading import Checkpoint
 from utils.errors import UserError
 
@@ -124,6 +125,24 @@ def test_error_names_an_invalid_column(folder, log):
         with pytest.raises(ValueError) as raised:
             model.score_raw(samples)
         assert message in str(raised.value)
+
+
+def test_columns_for_training_only_are_not_read(folder, log):
+    """Features of a Criteo log for training only have what is served; the others are as they are without any."""
+    checkpoint, served = Checkpoint(folder / "c"), {"num_1": 0.5, "cat_3": 2}
+    rows = checkpoint.manifest["features"]["categorical"]
+    plain, inputs = CriteoInputs(checkpoint, NUMERICAL, rows), CriteoInputs(checkpoint, NUMERICAL, rows, served)
+    assert inputs.optional == {*served} and inputs.columns == tuple(name for name in COLUMNS if name not in served) == tuple(inputs.kinds)
+    columns = log.to_dict(as_series=False)
+    numbers, ids = plain.encoded(columns)
+    numbers[:, NUMERICAL.index("num_1")], ids[CATEGORICAL.index("cat_3")] = 0.5, 2
+    without = {name: values for name, values in columns.items() if name not in served}
+    for samples in (without, columns, without | {"num_1": ["many"] * 150, "cat_3": [None, 1.5] * 75}):
+        found = inputs.encoded(samples)
+        assert np.array_equal(found[0], numbers) and np.array_equal(found[1], ids) and found[1].dtype == np.int32
+    assert set(inputs.unknown.taken()) == {*CATEGORICAL} - {"cat_3"}
+    with pytest.raises(ValueError, match=r"feature cat_3: has shape \[1\], expected \[150\] as num_0 has"):
+        inputs.encoded(without | {"cat_3": ["a"]})
 
 
 def test_steps_share_vocabularies_and_a_copied_step_has_them(folder, log, expected, tmp_path):

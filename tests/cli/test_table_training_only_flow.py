@@ -5,12 +5,16 @@ import random
 import numpy as np
 import polars as pl
 import pytest
+import tensorflow as tf
 from runs import SMALL
 
 import dlrm
 from preproc.table import command as table
 from run.command import do
+from serving.raw_graph import RawFeature, RawGraph, check_possible
 from utils.checkpoint.reading import Checkpoint
+from utils.encoding.recipe import Recipe
+from utils.errors import UserError
 
 FLAGS = ("--label", "click", "--categorical", "user,item,position,device", "--training_only", "position=1,device=phone,height=0.5")
 
@@ -80,3 +84,38 @@ def test_the_same_rows_with_the_served_values_in_the_log_score_alike(folder, tmp
     for name in ("position", "device"):
         assert np.fromfile(tmp_path / f"rows/new/{name}.bin", np.int8).tolist() == [served[name]] * 200
     assert np.fromfile(tmp_path / "rows/new/numerical.bin", np.float32).tolist() == [served["height"]] * 200
+
+
+def test_exports_of_raw_values_do_without_the_columns(folder, capsys):
+    """The export proves each version against `score_raw`; the SavedModel scores further rows here."""
+    from serving.saved_model import LoadedModel
+
+    words = ("--mode", "export", "--cpu", "--restore_checkpoint_path", folder / "c", "--export_path", folder / "r", "--log_path", "")
+    do([str(word) for word in (*words, "--inputs", "raw", "--formats", "triton,savedmodel", "--model_name", "m")], "dlrm.py", "")
+    assert capsys.readouterr().out.count("(drawn values") == 2
+    rows = pl.read_csv(folder / "later.csv", infer_schema=False)
+    given = {name: np.array([[value.encode()] for value in rows[name]], object) for name in ("user", "item")}
+    scores = LoadedModel(folder / "r/m_savedmodel/1/model.savedmodel").score(given)
+    np.testing.assert_allclose(scores, dlrm.load(folder / "c").score_raw(rows), rtol=0, atol=2e-6)
+    scorer = dlrm.load(folder / "r/m/1/checkpoint", mmap=True).over_raw_arrays()
+    np.testing.assert_allclose(scorer.score(*scorer.checked({name: rows[name].to_list() for name in given})), scores, rtol=0, atol=2e-6)
+
+
+def test_explanations_of_raw_rows_do_without_the_columns(folder):
+    rows, model = pl.read_csv(folder / "later.csv", infer_schema=False), dlrm.load(folder / "c")
+    found, short = (model.explain_raw(some[:6], some[6:60]) for some in (rows, rows.select("user", "item")))
+    np.testing.assert_array_equal(found.logits, short.logits)
+    assert not any(np.any(found.contributions[name]) for name in found.contributions if name not in ("user", "item"))
+
+
+def test_a_feature_that_tensorflow_cannot_make_is_served_all_the_same(tmp_path):
+    """A SavedModel needs no hash of a feature for training only."""
+    features = [RawFeature("device", Recipe("categorical", ("device",), hash_buckets=9), None, served) for served in (4, None)]
+    check_possible(features[:1])
+    with pytest.raises(UserError, match=r"feature device \(hash_buckets\)"):
+        check_possible(features)
+    number = RawFeature("height", Recipe("numerical", ("height",), transform="none"), None, 0.25)
+    plain = RawFeature("price", Recipe("numerical", ("price",), transform="none"), None)
+    graph = RawGraph((number, plain), tuple(features[:1]), "float32", tmp_path)
+    numbers, ids = graph.encoded({"price": tf.constant([[1.0], [2.0]])})
+    assert numbers.numpy().tolist() == [[0.25, 1.0], [0.25, 2.0]] and ids.numpy().tolist() == [[4], [4]] and ids.dtype == tf.int64

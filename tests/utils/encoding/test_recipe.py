@@ -5,7 +5,7 @@ import pytest
 from utils.encoding.recipe import recipe_of
 
 EVERYTHING = {
-    "categorical": {"column": "c", "frequency_threshold": 2, "max_ids": 9, "table": "t", "embedding_dim": 4},
+    "categorical": {"column": "c", "frequency_threshold": 2, "max_ids": 9, "table": "t", "embedding_dim": 4, "training_only": 7},
     "hashed": {"column": "c", "hash_buckets": 7, "embedding_dim": 4},
     "numerical": {"column": "c", "transform": "log1p", "missing": -1, "clip": [0, None], "mean": 1.5, "std": 2.0},
     "buckets": {"column": "c", "buckets": 3, "missing": 0.5, "clip": [None, 9.5], "embedding_dim": 4, "boundaries": [1.0, 2.0]},
@@ -16,7 +16,7 @@ EVERYTHING = {
         "parts": [{"kind": "categorical", "column": "a"}, {"kind": "time", "column": "b", "part": "hour"}],
     },
     "time": {"column": "c", "part": "days_since", "format": "%y", "since": "2020-01-31", "transform": "none", "missing": 3, "mean": 0.5, "std": 2.5},
-    "hour": {"column": "c", "part": "weekday", "unit": "ms", "max_ids": 5},
+    "hour": {"column": "c", "part": "weekday", "unit": "ms", "max_ids": 5, "training_only": "2024-01-31"},
 }
 KINDS = {"hashed": "categorical", "buckets": "numerical", "hour": "time"}
 CASES = [(name, {"kind": KINDS.get(name, name)} | options) for name, options in EVERYTHING.items()]
@@ -95,6 +95,14 @@ def test_a_cross_reads_each_column_once():
         ({"kind": "cross", "columns": ["a"]}, "columns: expected at least 2 column names to join"),
         ({"kind": "cross"}, "columns: expected at least 2 column names to join"),
         ({"kind": "cross", "columns": ["a", ""]}, "columns is .*, expected a list of column names"),
+        ({"kind": "list", "training_only": "a"}, "training_only: expected a feature of one value a sample, this one is a list; remove it"),
+        (
+            {"kind": "cross", "columns": ["a", "b"], "training_only": 1},
+            "training_only: expected a feature of one value a sample, this one is a cross",
+        ),
+        ({"kind": "categorical", "training_only": ""}, "training_only is '', expected a value as it stands in the column"),
+        ({"kind": "categorical", "training_only": 2**63}, "training_only is 9223372036854775808, expected a value"),
+        ({"kind": "numerical", "training_only": float("nan")}, "training_only is nan, expected a value"),
         # Options without effect
         ({"kind": "time", "transform": "log"}, "option transform has no effect here .part hour.; remove it"),
         ({"kind": "time", "part": "days_since", "max_ids": 3}, "option max_ids has no effect here .part days_since."),
@@ -120,6 +128,9 @@ def test_invalid_recipe_is_rejected(entry, message):
         {"kind": "numerical", "buckets": 2, "embedding_dim": 4},
         {"kind": "numerical", "buckets": 2**20},
         {"kind": "numerical", "clip": [2, 2]},
+        {"kind": "numerical", "training_only": 0},
+        {"kind": "categorical", "training_only": False},
+        {"kind": "categorical", "training_only": -(2**63)},
         {"kind": "numerical", "clip": [None, None]},
     ],
 )
