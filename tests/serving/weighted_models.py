@@ -1,5 +1,6 @@
 """Small datasets whose lists of ids have weights, rows of requests for models of them, and a slow pooling in float64."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from dataloading.tf_raw import TfRawWriter
 from run.served_rows import ProofRows
 from utils.checkpoint.reading import Checkpoint
 
+RATE = 0.4  # of the negatives that are kept: logits are shifted by its logarithm
 WEIGHTED = (
     Categorical("user", 200, "int32"),
     Categorical("liked", 90, "int32", 4, table="items", weights=True),
@@ -36,7 +38,7 @@ def drawn_ids(feature: Categorical, count: int, draw: np.random.Generator) -> np
 
 
 def write_weighted(folder: Path, categorical=WEIGHTED, numerical=("x", "y"), rows=(1500, 400)) -> Path:
-    """Write a dataset whose labels depend on the weights; return its folder."""
+    """Write a dataset whose labels depend on the weights, and whose negatives are said to be sampled; return its folder."""
     dtypes = {one.name: "int32" for one in categorical} | dict.fromkeys(numerical, "float16") | {"label": "bool"}
     draw = np.random.default_rng(5)
     with TfRawWriter(folder, FeatureSpec(categorical, tuple(numerical), "label", dtypes), ("train", "test")) as writer:
@@ -46,7 +48,7 @@ def write_weighted(folder: Path, categorical=WEIGHTED, numerical=("x", "y"), row
             weights = next(column[:, one.hotness :].view(np.float32) for one, column in zip(categorical, ids, strict=True) if one.weights)
             labels = draw.random(count) < 1 / (1 + np.exp(-weights.sum(axis=1)))
             writer.append(split, numbers, ids, labels)
-        writer.publish({})
+        writer.publish({"negative_rate": RATE})
     return folder
 
 
@@ -87,7 +89,7 @@ def slow_scores(path: Path, inputs: dict[str, np.ndarray], categorical=WEIGHTED)
         z = np.stack([bottom, *vectors], axis=1)
         dots = [(z[:, i] * z[:, j]).sum(axis=1) for i in range(z.shape[1]) for j in range(i)]
         logits = mlp("top_mlp", np.concatenate([bottom, np.stack(dots, axis=1)], axis=1))
-    return 1 / (1 + np.exp(-logits.reshape(count)))
+    return 1 / (1 + np.exp(-logits.reshape(count) - math.log(RATE)))
 
 
 def pooled(inputs: dict[str, np.ndarray], categorical, table_of, means=True) -> list[np.ndarray]:
