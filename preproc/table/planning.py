@@ -57,7 +57,8 @@ def planned(
     if old is not None:
         plan = plan_of_dataset(old)
         _check_label(plan, files, reading, f"--vocabulary {args.vocabulary}: its metadata name no label; expected a dataset made with --label")
-        _check_added(args.vocabulary, plan, old, names)
+        needless = plan.unread.difference(reading.keep) if set(files) <= {reading.unlabelled} else frozenset()
+        _check_added(args.vocabulary, plan, old, [*names, *needless] if names else [])
     else:
         _check_columns(args, names)
         if args.config is not None:

@@ -148,7 +148,7 @@ def recipe_of(name: str, entry: Any, fitted: bool = False) -> Recipe:
         if option not in allowed:
             raise ValueError(f"option {_shown(option)} is unknown for kind {kind}; expected one of {', '.join(_OPTIONS[kind])}")
         check, expected = _CHECKS[option]
-        if value is not None and not check(value):
+        if not check(value) and (value is not None or option == TRAINING_ONLY):  # nothing in place of a served value is a slip, no default
             raise ValueError(f"{option} is {_shown(value)}, expected {expected}")
         if value is not None:
             values[option] = tuple(value) if isinstance(value, list) else value

@@ -213,6 +213,17 @@ def test_rows_to_predict_may_lack_the_column(tmp_path, form):
         later(tmp_path, old, "--mode", "encode", "--data", tmp_path / "kept", "--keep", "position", dst="kept-out")
 
 
+def test_rows_to_predict_may_lack_a_column_of_a_side_table(tmp_path):
+    shelves = write(tmp_path / "shelves.csv", "item,shelf\n" + "".join(f"i{i},{i % 3}\n" for i in range(4)))
+    flags = ("--label", "y", "--categorical", "item,shelf", "--ignore", "day,tags,height,position,device", "--join", f"{shelves}:item")
+    old = make(tmp_path, TRAIN, TRAIN, *flags, "--training_only", "shelf=2")
+    rows = write(tmp_path / "rows.csv", "item\ni1\ni2\n")
+    found = later(tmp_path, old, "--mode", "encode", "--data", rows)
+    assert served(found) == served(old) and found["new"]["shelf"] == [0, 0]
+    with pytest.raises(DatasetError, match="was made with --join .*, which added column shelf; give the same flag here"):
+        later(tmp_path, old, "--test", tmp_path / "out-test.csv", dst="labelled")
+
+
 def test_rows_with_a_label_need_the_column(tmp_path):
     old = make(tmp_path, TRAIN, TRAIN, *ONLY)
     pl.read_csv(tmp_path / "out-test.csv").drop("position").write_csv(tmp_path / "less.csv")

@@ -100,6 +100,7 @@ def test_a_cross_reads_each_column_once():
             {"kind": "cross", "columns": ["a", "b"], "training_only": 1},
             "training_only: expected a feature of one value a sample, this one is a cross",
         ),
+        ({"kind": "categorical", "training_only": None}, "training_only is None, expected a value as it stands in the column"),
         ({"kind": "categorical", "training_only": ""}, "training_only is '', expected a value as it stands in the column"),
         ({"kind": "categorical", "training_only": 2**63}, "training_only is 9223372036854775808, expected a value"),
         ({"kind": "numerical", "training_only": float("nan")}, "training_only is nan, expected a value"),
