@@ -133,18 +133,9 @@ class TableInputs:
     """
 
     def __init__(self, checkpoint: Checkpoint, features: ModelFeatures):
-        from utils.encoding.recipe import LIST, NUMERICAL, recipe_of
+        from utils.encoding.recipe import LIST, NUMERICAL
 
-        known = checkpoint.manifest[transforms.NAME]
-        self._features, self._recipes = features, {}
-        for name in (*features.numerical, *features.categorical):
-            try:
-                self._recipes[name] = recipe_of(name, known.get(name), fitted=True)
-            except ValueError as error:
-                raise UserError(f"{checkpoint.folder}: the transform of feature {name}: {error}") from None
-            if (self._recipes[name].weights is not None) != features.weights(name):
-                found = "names no column of weights, but the model has them" if features.weights(name) else "names weights, but the model has none"
-                raise UserError(f"{checkpoint.folder}: the transform of feature {name} {found}; train on a dataset as preproc.table wrote it")
+        self._features, self._recipes = features, _recipes(checkpoint, features)
         self.served = features.served
         self._read = {name: recipe for name, recipe in self._recipes.items() if name not in self.served}
         self.columns = tuple(dict.fromkeys(column for recipe in self._read.values() for column in recipe.inputs))
@@ -289,6 +280,22 @@ def _num_samples(what: str, given: Mapping[str, Any], unread: Mapping[str, Any])
     if first is None:
         raise ValueError(f"no {what} is given; expected at least one of those that scores take in any case, which says how many samples there are")
     return count
+
+
+def _recipes(checkpoint: Checkpoint, features: ModelFeatures) -> dict[str, Any]:
+    """Return the recipe of each feature of a table. Raises UserError where one is invalid, or disagrees with the model about weights of ids."""
+    from utils.encoding.recipe import recipe_of
+
+    known, recipes = checkpoint.manifest[transforms.NAME], {}
+    for name in (*features.numerical, *features.categorical):
+        try:
+            recipes[name] = recipe_of(name, known.get(name), fitted=True)
+        except ValueError as error:
+            raise UserError(f"{checkpoint.folder}: the transform of feature {name}: {error}") from None
+        if (recipes[name].weights is not None) != features.weights(name):
+            found = "names no column of weights, but the model has them" if features.weights(name) else "names weights, but the model has none"
+            raise UserError(f"{checkpoint.folder}: the transform of feature {name} {found}; train on a dataset as preproc.table wrote it")
+    return recipes
 
 
 def _transform(checkpoint: Checkpoint, known: Any, name: str, expected: Sequence[str]) -> str:
