@@ -51,14 +51,14 @@ class ServedModel:
 
     @property
     def served_numerical(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Which of the M numericals are for training only, and their values, rounded to the dataset's dtype, float32 `[M]`; None where none is."""
+        """The numericals that are for training only, bool `[M]`, and their values, rounded to the dataset's dtype, float32 `[M]`; None for none."""
         only = np.array([name in self.served for name in self.numerical], bool)
         values = np.array([self.served.get(name, 0) for name in self.numerical], self.numerical_dtype)
         return (only, values.astype(np.float32)) if only.any() else None
 
     @property
     def served_ids(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Which of the K ids are of features for training only, and their values, int64 `[K]`; None where none is."""
+        """The ids of features for training only, bool `[K]`, and their values, int64 `[K]`; None for none."""
         sources, hotness = list(self._hotness), list(self._hotness.values())
         only = np.repeat(np.array([name in self.served for name in sources], bool), hotness)
         return (only, np.repeat(np.array([self.served.get(name, 0) for name in sources], np.int64), hotness)) if only.any() else None

@@ -96,6 +96,10 @@ class _Nodes:
             self._weights.append(described)
         return name
 
+    def _as_served(self, values: str, served: tuple[np.ndarray, np.ndarray] | None) -> str:
+        """Put constants into the columns of features for training only."""
+        return values if served is None else self._add("Where", self._constant(served[0]), self._constant(served[1]), values)
+
 
 class _Graph(_Nodes):
     """A graph under construction, see `model.architectures.architecture.Operations`.
@@ -123,10 +127,6 @@ class _Graph(_Nodes):
         found = [helper.make_tensor_value_info(PROBABILITY, TensorProto.FLOAT, ["B", 1])]
         graph = helper.make_graph(self._nodes, "scorer", given, found, self._weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION, producer_name="dlrm")
-
-    def _as_served(self, values: str, served: tuple[np.ndarray, np.ndarray] | None) -> str:
-        """Put constants into the columns of features for training only."""
-        return values if served is None else self._add("Where", self._constant(served[0]), self._constant(served[1]), values)
 
     def _looked_up(self, feature: Feature, place: int, ids: str, weights: str | None) -> str:
         """Look up ids `[B, h]`, with weights `[B, h]` if they have any -> `[B, D]`."""
