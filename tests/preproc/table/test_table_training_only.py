@@ -220,7 +220,7 @@ def test_rows_to_predict_may_lack_a_column_of_a_side_table(tmp_path):
     rows = write(tmp_path / "rows.csv", "item\ni1\ni2\n")
     found = later(tmp_path, old, "--mode", "encode", "--data", rows)
     assert served(found) == served(old) and found["new"]["shelf"] == [0, 0]
-    with pytest.raises(DatasetError, match="was made with --join .*, which added column shelf; give the same flag here"):
+    with pytest.raises(DatasetError, match=r"was made with --join .*, which added column shelf; give the same flag here"):
         later(tmp_path, old, "--test", tmp_path / "out-test.csv", dst="labelled")
 
 
