@@ -59,4 +59,4 @@ def with_served(values: np.ndarray, served: list[tuple[int, float]]) -> np.ndarr
 
 def shown_served(served: Mapping[str, int | float]) -> str:
     """Return the features for training only with the values that are served, for messages."""
-    return ", ".join(f"{name} = {value:g}" for name, value in served.items())
+    return ", ".join(f"{name} = {value}" for name, value in served.items())

@@ -166,7 +166,7 @@ def check_features(checkpoint: Checkpoint, now: ModelFeatures) -> None:
 def check_served(checkpoint: Checkpoint, before: ModelFeatures, now: ModelFeatures) -> None:
     """Raise CheckpointError where scores take other values of features for training only than the dataset says."""
     for name in (*before.served, *(name for name in now.served if name not in before.served)):
-        saved, stated = (f"{some.served[name]:g}" if name in some.served else "the logged value" for some in (before, now))
+        saved, stated = (some.served.get(name, "the logged value") for some in (before, now))
         if saved != stated:
             raise CheckpointError(
                 f"{checkpoint.folder}: scores take {saved} for feature {name}, the dataset says {stated}; correct training_only in "
