@@ -236,7 +236,7 @@ def plain_peer(work: Workload, dtype: str, feed: Feed) -> Action:
         return loss
 
     def make(number: int) -> None:
-        batch = feed.on_device(number).inputs
+        batch = feed.on_device(number).inputs.unpacked()
         step(batch.numerical, batch.ids, batch.labels)
 
     return steps(make)

@@ -94,6 +94,7 @@ def _plain_parts(model: DLRM, feed: Feed, gradients: tf.Tensor) -> dict[str, Act
 
     @tf.function(autograph=False)
     def lookup(batch):
+        batch = batch.unpacked()
         return model.embedding(batch.ids, batch.local_ids)
 
     @tf.function(autograph=False)
@@ -106,6 +107,6 @@ def _plain_parts(model: DLRM, feed: Feed, gradients: tf.Tensor) -> dict[str, Act
 
     return {
         "lookup": steps(lambda i: lookup(feed.on_device(i).inputs)),
-        "sparse update": steps(lambda i: update(feed.on_device(i).inputs.ids, gradients, rate, number)),
+        "sparse update": steps(lambda i: update(feed.on_device(i).inputs.unpacked().ids, gradients, rate, number)),
         "dense optimizer": steps(lambda _: apply(dense_gradients)),
     }

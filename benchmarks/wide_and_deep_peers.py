@@ -146,7 +146,7 @@ class _Inputs:
         self._places = work.id_rows
 
     def __call__(self, batch) -> list[tf.Tensor]:
-        rows = tf.unstack(batch.ids)  # not tf.transpose: with integers oneDNN prints errors on standard error
+        rows = tf.unstack(batch.unpacked().ids)  # not tf.transpose: with integers oneDNN prints errors on standard error
         ids = [tf.stack(rows[some.start : some.stop], axis=1) if len(some) > 1 else rows[some.start] for some in self._places]
         return [tf.cast(batch.numerical, tf.float32), *ids]
 

@@ -336,6 +336,9 @@ def prefetched(items: Iterable[T], transform: Callable[[T], object] = lambda ite
             put(("end", None))
         except BaseException as error:  # passed to the consumer, which raises it
             put(("error", error))
+        finally:
+            if hasattr(items, "close"):  # another thread may read for this one
+                items.close()
 
     thread = threading.Thread(target=work, name="prefetch", daemon=True)
     thread.start()

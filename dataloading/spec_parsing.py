@@ -220,7 +220,8 @@ def _served_numbers(entries: Mapping[str, Any], dtypes: Mapping[str, str], names
         value = _served(entries[name], place)
         if value is not None:
             with np.errstate(over="ignore"):
-                held = np.array(value, np.float64).astype(dtypes[name] if dtypes[name] in NUMERICAL_DTYPES else np.float32)
+                finite = value if abs(value) < 1e308 else np.inf  # a whole number may be beyond float64
+                held = np.array(finite, np.float64).astype(dtypes[name] if dtypes[name] in NUMERICAL_DTYPES else np.float32)
             if not np.isfinite(held):
                 raise FeatureSpecError(f"{place}{TRAINING_ONLY}.{SERVE}: expected a finite {dtypes[name]}, found {kind_of(value)}")
             found[name] = float(held)

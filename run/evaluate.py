@@ -22,8 +22,8 @@ def evaluate(run: Prepared) -> None:
     metrics = metrics_of(run, model, Evaluator(model, run.config.device.xla), "test", as_published and as_published.add)
     # The time spent on the extra log lines is no part of the throughput.
     seconds = time.perf_counter() - start - (as_published.seconds if as_published else 0)
-    figures = {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples, "average_test_throughput": metrics.samples / seconds}
-    figures["avg_inference_latency"] = seconds / math.ceil(metrics.samples / run.config.data.valid_batch_size)  # of a batch
+    figures = {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples, "average_test_throughput": metrics.scored / seconds}
+    figures["avg_inference_latency"] = seconds / math.ceil(metrics.scored / run.config.data.valid_batch_size)  # of a batch
     step, position = (run.checkpoint.step, run.checkpoint.manifest.get("position") or {}) if run.checkpoint else (0, {})
     if as_published:
         as_published.end(metrics)

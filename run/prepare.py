@@ -297,7 +297,7 @@ def _growth(config: Config, checkpoint: Checkpoint, now: ModelFeatures) -> Growt
                 "at zero, so it would never learn; drop --embedding_zeros_initializer"
             )
         return growth
-    check_features(checkpoint, now)
+    check_features(checkpoint, now, new_run=config.run.mode == TRAIN and not _continues(config))
     return None
 
 

@@ -74,7 +74,8 @@ def score(
         scores = evaluator.score(Batches(reader), samples, progress.advance, groups=groups, after=after)
     if run.config.data.out_of_range != ERROR:
         count = sum(run.world.everyone(reader.out_of_range, "out_of_range"))
-        run.console.say(f"{split}: {count:,} ids out of range (--out_of_range {run.config.data.out_of_range})")
+        how = ", as logged" if as_logged else ""
+        run.console.say(f"{split}{how}: {count:,} ids out of range (--out_of_range {run.config.data.out_of_range})")
     return scores
 
 
@@ -85,6 +86,7 @@ def metrics_of(run: Prepared, model: ShardedModel, evaluator: Evaluator, split: 
     metrics = run.world.from_first(_measured(scores, thresholds, ranked_by) if scores is not None else None, "metrics")
     served = served_values(run.spec)
     if served:
+        del scores  # the next ones take as much memory
         logged = score(run, model, evaluator, split, groups=bool(ranked_by), as_logged=True)
         logged = run.world.from_first(_measured(logged, thresholds, ranked_by) if logged is not None else None, "metrics_as_logged")
         metrics = replace(metrics, as_logged=logged)

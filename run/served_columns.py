@@ -23,9 +23,17 @@ class ServedColumns:
         self._features: Columns = [(place, served[name]) for place, name in enumerate(features.categorical) if name in served]
         firsts = np.cumsum([0, *(features.hotness(name) for name in features.categorical)])
         self._ids: Columns = [(int(firsts[place]), value) for place, value in self._features]
+        self._shape = len(features.numerical), int(firsts[-1])
 
     def in_arrays(self, numerical: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return numericals `[B, M]` and ids `[B, K]`, the h ids of each feature side by side, with the values that are served."""
+        """Return numericals `[B, M]` and ids `[B, K]`, the h ids of each feature side by side, with the values that are served.
+
+        Raises:
+            ValueError: the arrays have another number of columns.
+        """
+        if (self._numerical or self._ids) and (numerical.shape[1], ids.shape[1]) != self._shape:
+            found = f"{list(numerical.shape)} and {list(ids.shape)}"
+            raise ValueError(f"numericals and ids have the shapes {found}, expected {self._shape[0]} and {self._shape[1]} columns")
         return _with_values(numerical, self._numerical), _with_values(ids, self._ids)
 
     def by_feature(self, numerical: np.ndarray, ids: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:

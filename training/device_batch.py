@@ -28,7 +28,8 @@ class HostBatch(Protocol):
 class StepInputs(NamedTuple):
     """The tensors of a batch: numerical `[b, M]`, ids `[K_r, B]`, local_ids `[K_l, b]`, labels and weights `[b]` float32.
 
-    On a GPU ids travel as the bits of float32 numbers, because TensorFlow keeps int32 tensors in host memory there.
+    On a GPU ids travel as the bits of float32 numbers, because TensorFlow keeps int32 tensors in host memory there; whatever reads them takes those
+    of `unpacked`.
     """
 
     numerical: tf.Tensor

@@ -90,7 +90,7 @@ class Evaluations:
         start = time.perf_counter()
         metrics = self._evaluation.score()
         self.last = Evaluated(position.step, metrics, position.epoch)
-        self._samples += metrics.samples
+        self._samples += metrics.scored
         self._seconds += time.perf_counter() - start
         if not math.isfinite(metrics.log_loss):  # the training losses so far do not cover the last step's update
             raise NonFiniteLossError(

@@ -143,8 +143,10 @@ def check_names(checkpoint: Checkpoint, names: Sequence[str]) -> None:
         )
 
 
-def check_features(checkpoint: Checkpoint, now: ModelFeatures) -> None:
+def check_features(checkpoint: Checkpoint, now: ModelFeatures, new_run: bool = False) -> None:
     """Compare the checkpoint's features with the dataset's, before anything is allocated. The hotness of a feature may differ.
+
+    In a `new_run`, which takes the weights only, scores may take other values of features for training only.
 
     Raises:
         CheckpointError: a feature is missing or new, a table has another number of rows, or a feature has another table or pooling, or other ids.
@@ -155,7 +157,8 @@ def check_features(checkpoint: Checkpoint, now: ModelFeatures) -> None:
         if rows != (needed := now.categorical[name]):
             raise CheckpointError(f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset needs {needed}{_GROWS}")
     check_lookups(checkpoint, before, now)
-    check_served(checkpoint, before, now)
+    if not new_run:
+        check_served(checkpoint, before, now, [*now.categorical, *now.numerical])
     if now.numerical != before.numerical:
         raise CheckpointError(
             f"{checkpoint.folder}: was trained on {len(before.numerical)} numerical features ({_listed(before.numerical)}), "
@@ -163,14 +166,14 @@ def check_features(checkpoint: Checkpoint, now: ModelFeatures) -> None:
         )
 
 
-def check_served(checkpoint: Checkpoint, before: ModelFeatures, now: ModelFeatures) -> None:
-    """Raise CheckpointError where scores take other values of features for training only than the dataset says."""
-    for name in (*before.served, *(name for name in now.served if name not in before.served)):
+def check_served(checkpoint: Checkpoint, before: ModelFeatures, now: ModelFeatures, names: Iterable[str]) -> None:
+    """Raise CheckpointError where scores take other values of these features than the dataset says."""
+    for name in names:
         saved, stated = (some.served.get(name, "the logged value") for some in (before, now))
         if saved != stated:
             raise CheckpointError(
                 f"{checkpoint.folder}: scores take {saved} for feature {name}, the dataset says {stated}; correct training_only in "
-                "feature_spec.yaml, or train anew"
+                "feature_spec.yaml, or start a new run from its weights with --resume weights"
             )
 
 

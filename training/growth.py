@@ -15,7 +15,7 @@ from model.architectures.architecture import BOTTOM, NUMERICALS, PAIRS, REST, SC
 from model.embedding.table import WIDE, ZEROS, Table, wide_name
 from model.layers.interaction import pair_indices
 from model.shapes import pair_count
-from training.features import ModelFeatures, check_lookups
+from training.features import ModelFeatures, check_lookups, check_served
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 
@@ -53,6 +53,7 @@ class Growth:
             lacking = self._architecture.reads_numericals
             raise CheckpointError(f"{checkpoint.folder}: has no numerical features, so no {lacking} to add new ones ({now.numerical[0]}) to")
         check_lookups(checkpoint, before, now)
+        check_served(checkpoint, before, now, list(before.categorical) + list(before.numerical))
         self._before, self._now = before, now
         for name in now.categorical if self._architecture.linear else ():
             if name not in before.categorical and now.table(name) in before.tables:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 WIDTH, BOTTOM, TOP, RATE = 128, (512, 256, 128), (1024, 1024, 512, 256, 1), 1.0
-WARMUP = 50
+WARMUP, SCALE = 50, 65536.0  # SCALE: of the loss in float16, constant, so that the host need not wait for it
 
 
 def load(folder: Path, batch: int) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
@@ -73,7 +73,10 @@ def main() -> None:
     bottom, top = mlp(numericals.shape[2], BOTTOM, False), mlp(WIDTH + vectors * (vectors - 1) // 2, TOP, True)
     below, right = torch.tril_indices(vectors, vectors, -1, device="cuda")
     weights = [*bottom.parameters(), *top.parameters()]
-    optimizer, scaler = torch.optim.SGD(weights, lr=RATE, fused=True), torch.amp.GradScaler(enabled=dtype == torch.float16)
+    optimizer, scaler = (
+        torch.optim.SGD(weights, lr=RATE, fused=True),
+        torch.amp.GradScaler(init_scale=SCALE, growth_interval=10**9, enabled=dtype == torch.float16),
+    )
 
     def loss_of(x, looked_up, y):
         with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
@@ -92,7 +95,7 @@ def main() -> None:
         loss = compute(x, looked_up, y)
         scaler.scale(loss).backward()
         gradients = looked_up.grad.view(-1, WIDTH)
-        table.index_add_(0, flat, gradients.mul_(-RATE / scaler.get_scale()))
+        table.index_add_(0, flat, gradients.mul_(-RATE / (SCALE if dtype == torch.float16 else 1)))
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)

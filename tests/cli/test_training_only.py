@@ -146,3 +146,13 @@ def test_the_specification_keeps_the_values(logged):
     text = (logged / "feature_spec.yaml").read_text()
     spec = FeatureSpec.from_yaml(logged / "feature_spec.yaml")
     assert yaml.safe_load(text) == spec.to_dict() and spec.categorical[1].serve == 0 and spec.serve == {"height": 1.5}
+
+
+def test_growth_keeps_the_values_and_a_new_run_may_change_them(run, logged, tmp_path):
+    assert run("--dataset_path", logged, *TRAIN, "--save_checkpoint_path", tmp_path / "m").code == 0
+    data = changed(logged, tmp_path, lambda features: features["position"].update(training_only={"serve": 4}))
+    restored = ("--dataset_path", data, *TRAIN, "--restore_checkpoint_path", tmp_path / "m", "--save_checkpoint_path", tmp_path / "n")
+    grown = run(*restored, "--allow_growth")
+    assert grown.code == 1 and "scores take 0 for feature position, the dataset says 4" in grown.err
+    assert run(*restored, "--resume", "weights").code == 0
+    assert Checkpoint(tmp_path / "n").manifest["features"]["served"]["position"] == 4

@@ -32,6 +32,11 @@ class Metrics:
     weight: float | None = None  # sum of the weights; None where there are none
     as_logged: "Metrics | None" = None  # the same with the logged values of features for training only; None where there are none
 
+    @property
+    def scored(self) -> int:
+        """The number of rows that were scored for these metrics."""
+        return self.samples + (self.as_logged.samples if self.as_logged else 0)
+
     def other_figures(self) -> dict[str, float | None]:
         """Return the metrics that count every sample once, and those as logged, under their keys in the log; empty where there are none."""
         return _renamed(self.unweighted, "unweighted") | _renamed(self.as_logged, "as_logged")
