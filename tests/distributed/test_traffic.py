@@ -6,6 +6,8 @@ import pytest
 from small_data import LISTS
 from trainings import CHOSEN, TRAININGS
 
+from dataloading.features import weights_file
+
 CASES = [(workers, name) for workers in (2, 3, 4) for name in CHOSEN[workers]]
 
 
@@ -64,7 +66,8 @@ def test_a_worker_opens_only_the_files_of_its_own_features(trained, workers, nam
         own = {feature.name for feature in LISTS.get(TRAININGS[name].rows, ()) if feature.table_name in tables} or tables
         numerical = {"numerical.bin"} if TRAININGS[name].rows != "shapes" else set()
         numerical |= {"weight.bin"} if TRAININGS[name].rows == "weighted" else set()
-        assert set(files) == {f"{feature}.bin" for feature in own} | {"label.bin"} | numerical
+        weights = {weights_file(feature.name) for feature in LISTS.get(TRAININGS[name].rows, ()) if feature.weights and feature.name in own}
+        assert set(files) == {f"{feature}.bin" for feature in own} | {"label.bin"} | numerical | weights
         assert len(files) == len(set(files)), "a file is open twice"
     if name == "tables sgd":
         assert all(len(files) < 2 + 7 for files in outcome.files)
