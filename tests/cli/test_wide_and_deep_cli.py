@@ -202,7 +202,7 @@ def test_train_evaluate_resume_and_score(command, dataset, tmp_path):
     many = command("--dataset_path", dataset, "--cpu", "--evaluate", "--use_checkpoint", "--model_dir", tmp_path / "whole", "--eval_batch_size", "8")
     check_evaluation_log(many, whole.final, path, dataset)
     scores = [dlrm.load(path, mmap=mmap).score({name: [0, 1] for name in dlrm.load(path).columns}) for mmap in (False, True)]
-    np.testing.assert_array_equal(*scores)
+    np.testing.assert_allclose(*scores, rtol=0, atol=1e-6)  # few rows of a mapped model are scored in C++
 
 
 def test_messages_name_the_users_flags(command, dataset, tmp_path):
