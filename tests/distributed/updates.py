@@ -58,7 +58,7 @@ CASES = {
     "weights of ids": Case(
         {"a": (40, DIM), "b": (30, 8), "c": (7, 5)},
         {"a1": ("a", 3, "sum", True), "b1": ("b", 4, "mean", True), "a2": ("a", 1, "sum"), "b2": ("b", 2, "mean"), "c": ("c", 1, "sum", True)},
-        {"whole": BOTH, "sliced": BOTH, "replicated": ("TensorFlow",), "mixed": ("C++",)},
+        {"whole": BOTH, "mixed": ("C++",)},
     ),
     "lists": Case(  # lists of ids, a table that two features share, other widths
         {"a": (40, DIM), "b": (30, DIM), "c": (7, 5), "d": (24, 8)},

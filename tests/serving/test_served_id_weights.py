@@ -32,6 +32,8 @@ CASES = {
     "trained in bfloat16": OTHERS["bfloat16"],
 }
 
+QUICK = ("dlrm", "wide and deep", "deepfm")
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
@@ -53,7 +55,7 @@ def scores(repository, inputs):
     }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES])
 def test_exports_score_as_the_checkpoint(data, tmp_path, capsys, case):
     packages("onnx", "onnxruntime")
     checkpoint = train(data, tmp_path / "c", **SMALL | {"learning_rate": 0.02} | CASES[case])
@@ -95,7 +97,7 @@ def test_exports_score_as_a_slow_model_where_weights_matter(data, tmp_path, mode
         np.testing.assert_allclose(found, expected, atol=1e-6, rtol=0, err_msg=form)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("precision", ["float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bfloat16", "int8"))])
 def test_lower_precision_changes_scores_little(plain, precision, tmp_path):
     packages("onnx", "onnxruntime")
     export(plain, tmp_path / "r", "--formats", "triton,savedmodel,onnx", "--precision", precision)

@@ -31,6 +31,8 @@ CASES = {
     "trained in bfloat16": OTHERS["bfloat16"],
 }
 
+QUICK = ("dlrm", "wide and deep")
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
@@ -52,7 +54,7 @@ def scores(repository, inputs):
     }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES])
 def test_exports_score_as_the_checkpoint_whatever_a_request_holds(data, tmp_path, capsys, case):
     packages("onnx", "onnxruntime")
     checkpoint = train(data, tmp_path / "c", **SMALL | {"learning_rate": 0.03} | CASES[case])
@@ -74,7 +76,7 @@ def test_exports_score_as_the_checkpoint_whatever_a_request_holds(data, tmp_path
     assert np.ptp(expected) > 0.05
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("precision", ["float16", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bfloat16", "int8"))])
 def test_lower_precision_takes_the_served_values_as_well(plain, precision, tmp_path):
     packages("onnx", "onnxruntime")
     export(plain, tmp_path / "r", *FORMATS, "--precision", precision)

@@ -306,7 +306,7 @@ def test_an_interrupted_run_continues_with_the_same_rows(tmp_path, monkeypatch, 
     done, complete = [], resume.Progress.complete
 
     def failing(self, stage, *given, **named):
-        if len(done) == after and stage != "publishing":
+        if len(done) >= after and stage != "publishing":  # threads complete stages, so the number may skip one
             raise OSError(28, "No space left on device", "somewhere")
         complete(self, stage, *given, **named)
         done.append(stage)
