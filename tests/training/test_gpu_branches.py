@@ -54,7 +54,9 @@ def equal(gpu, flags, gpu_flags, hosted=0):
     """Train as on a CPU and as on a GPU with `hosted` tables in host memory, and compare weights and scores."""
     expected, scores = trained(*flags)
     gpu()
-    assert batch(4).inputs.ids.dtype == tf.int64 and batch(4).inputs.numerical.dtype == tf.float16
+    assert (
+        batch(4).inputs.ids.dtype == tf.float32 and batch(4).inputs.unpacked().ids.dtype == tf.int64 and batch(4).inputs.numerical.dtype == tf.float16
+    )
     found, found_scores = trained(*flags, *gpu_flags, hosted=hosted)
     for name, values in weights(expected).items():
         np.testing.assert_allclose(weights(found)[name], values, rtol=0, atol=1e-6, err_msg=name)
