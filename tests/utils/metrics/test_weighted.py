@@ -221,11 +221,11 @@ def test_logits_that_only_float64_tells_apart_are_no_ties():
 def test_figures_without_weights_have_names_of_their_own():
     logits, labels, weights = draw_rows(np.random.default_rng(6), 500, 2)
     plain, metrics = evaluate(logits, labels), evaluate(logits, labels, weights=weights)
-    assert plain.unweighted_figures() == {} and plain.unweighted is plain.weight is None
+    assert plain.other_figures() == {} and plain.unweighted is plain.weight is None
     names = ("auc", "log_loss", "normalized_entropy", "calibration")
     expected = {f"{name}_unweighted": getattr(plain, name) for name in names}
-    assert metrics.unweighted_figures() == expected
+    assert metrics.other_figures() == expected
     ranking = rank(logits, labels, np.arange(500) // 9, parse(["map@12", "gauc"]))
     by_group = {f"{metric.key}_unweighted": value for metric, value in ranking.values.items()}
     assert by_group.keys() == {"map_at_12_unweighted", "gauc_unweighted"}
-    assert replace(metrics, unweighted=replace(plain, ranking=ranking)).unweighted_figures() == expected | by_group
+    assert replace(metrics, unweighted=replace(plain, ranking=ranking)).other_figures() == expected | by_group
