@@ -19,6 +19,7 @@ class Table:
     `initializer` is "uniform" (in ±1/sqrt(rows), or ±`scale`), "normal" (with `scale` as standard deviation), "zeros", "glorot_normal" or
     "keras_uniform", see `initializers.rows_of`. `optimizer` is the name of its rule, see `training.optimizers.table`. Tables of one `group` share an
     optimizer and a learning-rate schedule. All rows of a `whole` table are updated in every step, and `l2` times each row is added to its gradient.
+    A `lazy` table has a row in memory once a batch has named it; `held` is the most rows that memory may come to hold, None for all V.
     """
 
     name: str
@@ -30,6 +31,8 @@ class Table:
     scale: float | None = None
     whole: bool = False
     l2: float = 0.0
+    lazy: bool = False
+    held: int | None = None
 
     def __post_init__(self):
         if self.rows < 1 or self.dim < 1:
@@ -38,6 +41,13 @@ class Table:
             raise ValueError(f"table {self.name}: initializer {self.initializer!r}, expected one of {', '.join(INITIALIZERS)}")
         if self.initializer == NORMAL and self.scale is None:
             raise ValueError(f"table {self.name}: initializer {NORMAL} needs a scale, its standard deviation")
+        if self.held is not None and not (self.lazy and 1 <= self.held <= self.rows):
+            raise ValueError(f"table {self.name}: {self.held} rows held, expected 1 to {self.rows} of a lazy table, or None")
+
+    @property
+    def held_rows(self) -> int:
+        """The most rows that memory holds: V, or fewer of a lazy table."""
+        return self.rows if self.held is None else self.held
 
 
 @dataclass(frozen=True)

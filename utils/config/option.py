@@ -74,7 +74,8 @@ class Facts(typing.TypedDict, total=False):
         not_with: flags with which it has no effect.
         resume: one of `FREE`, `INHERIT`, `MUST_EQUAL`, `WITH_WEIGHTS` and `MODEL`.
         replaced_by: flags that override the checkpoint's value, because they set the same thing in another way.
-        in_scores: it changes the last digits of a score, so evaluation, too, uses the training run's value unless the flag is given.
+        in_scores: it changes the last digits of a score, or whether the weights fit into memory, so evaluation, too, uses the training run's value
+            unless the flag is given.
         unrecorded: the value in effect for checkpoints written before the option existed, where it is not the default.
         pytorch: its names in NVIDIA's DLRM for PyTorch.
         wide_and_deep: its names in NVIDIA's Wide & Deep for TensorFlow 2.

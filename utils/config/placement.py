@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-from utils.config.option import FROM_1, POSITIVE, Bounds, check_options, option
+from utils.config.option import FROM_0, FROM_1, INHERIT, POSITIVE, Bounds, check_options, option
 from utils.config.options import PLAN
 
+IN_MEMORY, LAZY = "memory", "lazy"  # storages of tables
+_NEEDS_LAZY = f"table_storage {LAZY}"
 _MAX_WORKERS = 4096  # planning takes some seconds; ten times as many workers take minutes
 
 
@@ -33,7 +35,37 @@ class PlacementConfig:
         not_with=("cpu",),
         bounds=POSITIVE,
     )
+    table_storage: str = option(
+        IN_MEMORY,
+        "storage of large tables: memory holds all their rows, lazy only the rows that a batch has named, so that tables may be larger than the "
+        "memory (on a CPU; docs/large.md)",
+        choices=(IN_MEMORY, LAZY),
+        resume=INHERIT,
+        in_scores=True,
+    )
+    table_memory_gb: float | None = option(
+        None,
+        "memory of one worker for the rows of its lazy tables and their optimizer slots; the default is half of the memory available to it",
+        unit="10^9 bytes",
+        needs=_NEEDS_LAZY,
+        bounds=POSITIVE,
+    )
+    table_storage_above: int = option(
+        64 << 20,
+        "tables that take at least so many bytes with their optimizer slots are lazy, smaller ones stay in memory",
+        unit="bytes",
+        needs=_NEEDS_LAZY,
+        resume=INHERIT,
+        in_scores=True,
+        bounds=FROM_0,
+    )
     plan_workers: int = option(8, "workers to plan for", modes=(PLAN,), bounds=Bounds(f"at least 1 and at most {_MAX_WORKERS}", 1, _MAX_WORKERS))
+    plan_touched: bool = option(
+        False,
+        "read the ids of the train split once, and count for each lazy table the rows that the planned steps touch",
+        modes=(PLAN,),
+        needs=_NEEDS_LAZY,
+    )
     plan_format: str = option("table", "output format of the plan", choices=("table", "json"), modes=(PLAN,))
 
     def __post_init__(self):
