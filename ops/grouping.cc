@@ -169,8 +169,11 @@ std::vector<float> CountIds(FeatureIds ids, int64_t batch, const Threads& thread
     float* const to = counts.data() + first;
     for (int j = 0; j < ids.hotness; ++j) {
       const int32_t* from = ids.ids + j * batch + first;
-      const int32_t* weights = ids.weights ? ids.weights + j * batch + first : nullptr;
-      for (int64_t i = 0; i < n; ++i) to[i] += weights ? FloatOf(weights[i]) : from[i] != kNoId;
+      if (ids.weights) {
+        for (int64_t i = 0; i < n; ++i) to[i] += FloatOf(ids.weights[j * batch + first + i]);
+      } else {
+        for (int64_t i = 0; i < n; ++i) to[i] += from[i] != kNoId;
+      }
     }
     for (int64_t i = 0; ids.weights && i < n; ++i) to[i] = to[i] == 0 ? 1 : to[i];
   });

@@ -48,13 +48,8 @@ class RowList {
       const int32_t* id = tile_.get() + i;
       for (int s = 0; s < count; ++s) {
         const Source& source = sources_[s];
-        const int apart = source.ids.hotness * samples_;  // of a weight from its id
-        for (int j = 0; j < source.ids.hotness; ++j, id += samples_) {
-          const float weight = source.ids.weights ? FloatOf(id[apart]) : 1;
-          rows_[size] = {source.table + int64_t{std::max(*id, 0)} * source.width, source.width, weight};
-          size += *id >= 0;
-        }
-        id += source.ids.weights ? apart : 0;
+        size = source.ids.weights ? Append<true>(source, id, size) : Append<false>(source, id, size);
+        id += IdRowsOf(source.ids) * samples_;
         ends_[i * count + s] = size;
       }
     }
@@ -66,6 +61,18 @@ class RowList {
   int32_t end(int sample, int source) const { return ends_[sample * sources_.size() + source]; }
 
  private:
+  // Lists the rows of a sample's ids, which are `samples_` apart from `id` on, and then its weights. Returns the new number of rows.
+  template <bool kWeighted>
+  int32_t Append(const Source& source, const int32_t* id, int32_t size) {
+    const int32_t* end = id + source.ids.hotness * samples_;
+    const int64_t apart = end - id;  // of a weight from its id
+    for (; id < end; id += samples_) {
+      rows_[size] = {source.table + int64_t{std::max(*id, 0)} * source.width, source.width, kWeighted ? FloatOf(id[apart]) : 1};
+      size += *id >= 0;
+    }
+    return size;
+  }
+
   // Copies the samples' ids to [ids, samples]. In the batch, rows of ids are often a power of two apart, and a cache keeps few lines that far apart.
   BadId Copy(int64_t first) {
     int32_t* to = tile_.get();

@@ -19,20 +19,23 @@ struct Factors {
   float count, weight;
 };
 
-// Scalings of a gradient x before it is added. Division by a power of two equals multiplication by its inverse, bit for bit.
+// Scalings of a gradient x before it is added; kFactors: they use the factors. Division by a power of two equals multiplication by its inverse, bit for bit.
 struct Whole {
+  static constexpr bool kFactors = false;
   template <class X>
   X operator()(X x, float, Factors) const {
     return x;
   }
 };
 struct Times {
+  static constexpr bool kFactors = false;
   template <class X>
   X operator()(X x, float by, Factors) const {
     return x * by;
   }
 };
 struct Over {
+  static constexpr bool kFactors = false;
   template <class X>
   X operator()(X x, float by, Factors) const {
     return x / by;
@@ -40,6 +43,7 @@ struct Over {
 };
 template <class Scaled>
 struct MeanOf {
+  static constexpr bool kFactors = true;
   template <class X>
   X operator()(X x, float by, Factors factors) const {
     return Scaled()(x, by, factors) / factors.count;
@@ -47,6 +51,7 @@ struct MeanOf {
 };
 template <class Scaled>
 struct Weighted {
+  static constexpr bool kFactors = true;
   template <class X>
   X operator()(X x, float by, Factors factors) const {
     return Scaled()(x, by, factors) * factors.weight;
@@ -107,7 +112,7 @@ void Sum(const Gradients<G>& gradients, int begin, int end, float by, float* sum
     for (int position = begin; position < end; ++position) {
       gradients.Prefetch(position + kAhead, kWidth);
       const G* const values = gradients.values(position);
-      const Factors factors = gradients.factors(position);
+      const Factors factors = Scaled::kFactors ? gradients.factors(position) : Factors{1, 1};
       DLRM_UNROLLED
       for (int i = 0; i < kVectors; ++i) sums[i] += kScaled(LoadWidened(values + i * kLanes), by, factors);
     }
@@ -117,7 +122,7 @@ void Sum(const Gradients<G>& gradients, int begin, int end, float by, float* sum
     for (int i = 0; i < gradients.width(); ++i) sum[i] = 0;
     for (int position = begin; position < end; ++position) {
       gradients.Prefetch(position + kAhead, gradients.width());
-      const Factors factors = gradients.factors(position);
+      const Factors factors = Scaled::kFactors ? gradients.factors(position) : Factors{1, 1};
       ForFloats(gradients.values(position), gradients.width(), [=](const auto* values, int64_t first, int64_t n) {
         for (int64_t i = 0; i < n; ++i) sum[first + i] += kScaled(Widened(values[i]), by, factors);
       });
