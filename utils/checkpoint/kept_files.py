@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from utils.checkpoint.zarr_store import CHECKSUM_BYTES
 
 TOUCHED_FILE = "touched.bin"  # the rows of each table that a training batch has had, one bit a row; see `training.touched`
@@ -50,8 +52,9 @@ class KeptFiles:
 NO_FILES = KeptFiles({})
 
 
-def write_checked(path: Path, content: bytes) -> None:
-    """Write a file with the CRC-32 of its content at the end, as the manifest records the end of a file. Raises OSError."""
+def write_checked(path: Path, content: bytes | np.ndarray) -> None:
+    """Write a file, and its folder, with the CRC-32 of its content at the end, as the manifest records the end of a file. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.write(content)
         file.write(zlib.crc32(content).to_bytes(CHECKSUM_BYTES, "little"))

@@ -17,7 +17,9 @@ from utils.errors import UserError
 
 NAME = "manifest.json"
 FORMAT = 3
-READABLE = (2, 3)  # format 2 numbers the optimizer slots of the dense weights, and does not name the model
+TOUCHED_FORMAT = 4  # of a checkpoint that stores of some tables the touched rows only, see `touched_form`
+READABLE = (2, FORMAT, TOUCHED_FORMAT)  # format 2 numbers the optimizer slots of the dense weights, and does not name the model
+TOUCHED = "touched"  # key of an array of touched rows: how many it stores
 _COUNTS = (
     *("step", "epoch", "batch", "samples", "evals_without_gain"),
     *("loss_count", "ids_out_of_range", "skipped_steps", "skipped_in_a_row", "clipped_steps", "weightless_steps"),
@@ -48,7 +50,8 @@ def write(folder: Path, content: Mapping[str, Any], expected: Iterable[str] = ()
             raise CheckpointError(
                 f"{folder / name}: no worker wrote this file, so the checkpoint is discarded; expected a folder that all workers share"
             )
-    whole = {**content, "format": FORMAT, "files": files}
+    touched = any(TOUCHED in array for array in content.get("arrays", {}).values())
+    whole = {**content, "format": TOUCHED_FORMAT if touched else FORMAT, "files": files}
     write_text(folder / NAME, json.dumps(whole | {"checksum": checksum(whole)}, indent=1))
 
 
@@ -65,7 +68,7 @@ def read(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(folder, f"{path}: cannot be read ({brief_cause(error)}); the checkpoint is damaged") from None
     if version not in READABLE:
-        raise CheckpointError(f"{folder}: the checkpoint has format {version}, this version reads formats {' and '.join(map(str, READABLE))}")
+        raise CheckpointError(f"{folder}: the checkpoint has format {version}, this version reads formats {', '.join(map(str, READABLE))}")
     if written != checksum(manifest):
         raise DamagedError(folder, f"{path}: its checksum is wrong; the checkpoint is damaged")
     try:
@@ -73,6 +76,20 @@ def read(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise DamagedError(folder, f"{path}: {error}; the checkpoint is damaged") from None
     return manifest
+
+
+def gone(folder: Path) -> bool:
+    """Return whether a step's folder was removed, which can happen on a file system without locks while it is read."""
+    return not (folder / NAME).is_file()
+
+
+def fault(folder: Path, path: Path, cause: str) -> CheckpointError:
+    """Return the error for a file of a step's folder that cannot be read: it is damaged, or the whole folder was removed."""
+    if gone(folder):
+        return CheckpointError(
+            f"{folder}: was removed while it was read, by the run that keeps only its newest steps there; start again with the newest"
+        )
+    return DamagedError(folder, f"{path}: {cause}; the checkpoint is damaged")
 
 
 def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:

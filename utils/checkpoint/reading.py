@@ -11,6 +11,7 @@ from utils.checkpoint import manifest
 from utils.checkpoint.folder import Hold, complete_steps, pointed
 from utils.checkpoint.kept_files import TOUCHED_FILE, read_checked
 from utils.checkpoint.manifest import CheckpointError, DamagedError
+from utils.checkpoint.touched_form import TouchedTable, table_and_kind, touched_tables
 from utils.checkpoint.zarr_store import IN_FLIGHT, brief, file_of, open_array
 from utils.config.options import BEST, LATEST
 
@@ -44,6 +45,7 @@ class Checkpoint:
             if any(len(shape) == 0 or min(shape) < 1 for shape in self._arrays.values()):
                 raise ValueError("an array has no shape")
             self.step = int(self.manifest["step"])  # the training steps done
+            self._touched = touched_tables(self.folder, self.manifest)
             manifest.check_files(self.folder, self.manifest)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise DamagedError(
@@ -53,7 +55,7 @@ class Checkpoint:
     @property
     def gone(self) -> bool:
         """True where the checkpoint was removed, which can happen on a file system without locks."""
-        return not (self.folder / manifest.NAME).is_file()
+        return manifest.gone(self.folder)
 
     def release(self) -> None:
         """Allow the removal of the checkpoint; later reads may fail."""
@@ -90,41 +92,53 @@ class Checkpoint:
     def read_rows(self, name: str, columns: tuple[int, int] | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """Yield an array, or some of its columns, in blocks of rows: (first row, `[n, …]`); the next blocks are read in the background.
 
+        Of a table of which the touched rows are stored, the blocks also hold all others, as they are before training.
+
         Raises:
-            CheckpointError: the array is missing, its shape differs from the manifest's, or a chunk's checksum is wrong.
+            CheckpointError: the array is missing, its shape differs from the manifest's, or a chunk's or a bitmap's checksum is wrong.
         """
-        shape = self.shape(name)
-        chosen = () if columns is None else (slice(*columns),)
-        try:
-            store = open_array(self.folder / file_of(name))
-            if tuple(store.shape) != shape:
-                raise ValueError(f"shape {list(store.shape)}, the manifest says {list(shape)}")
-            rows = store.chunk_layout.read_chunk.shape[0]
-            starts = iter(range(0, shape[0], rows))
-            pending: deque = deque()
-            while True:
-                while len(pending) < IN_FLIGHT and (start := next(starts, None)) is not None:
-                    pending.append((start, store[(slice(start, min(start + rows, shape[0])), *chosen)].read()))
-                if not pending:
-                    return
-                start, future = pending.popleft()
-                yield start, future.result()
-        except (ValueError, OSError) as error:
-            if self.gone:
-                raise CheckpointError(
-                    f"{self.folder}: was removed while it was read, by the run that keeps only its newest steps there; start again with the newest"
-                ) from None
-            raise DamagedError(self.folder, f"{self.folder}/{file_of(name)}: {brief(error)}; the checkpoint is damaged") from None
+        shape, (of_table, kind) = self.shape(name), table_and_kind(name)
+        table = self.touched_table(of_table)
+        if table is None:
+            return _blocks(self.folder, name, shape, columns)
+        width = shape[1] if columns is None else columns[1] - columns[0]
+        return table.dense(kind, width, columns, self.read_touched(name, columns))
+
+    def touched_table(self, table: str | None) -> TouchedTable | None:
+        """Return a table of which only the touched rows are stored; None where it is stored whole."""
+        return self._touched.get(table)
+
+    def read_touched(self, name: str, columns: tuple[int, int] | None = None) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the stored rows of a table of which only the touched rows are stored, in the order of its `numbers`: (first, `[k, columns]`).
+
+        `first` counts the stored rows.
+
+        Raises:
+            ValueError: the array is stored whole.
+            CheckpointError: as in `read_rows`.
+        """
+        shape, table = self.shape(name), self.touched_table(table_and_kind(name)[0])
+        if table is None:
+            raise ValueError(f"{name} is stored whole, not by its touched rows")
+        return _blocks(self.folder, name, (table.count, *shape[1:]), columns) if table.count else iter(())
 
     def content(self, name: str) -> bytes:
         """Read a small file beside the arrays, see `kept_files.write_checked`. Raises CheckpointError where it is missing or damaged."""
         try:
             return read_checked(self.folder / name)
         except (ValueError, OSError) as error:
-            raise DamagedError(self.folder, f"{self.folder}/{name}: {brief(error)}; the checkpoint is damaged") from None
+            raise manifest.fault(self.folder, self.folder / name, brief(error)) from None
+
+    def check(self, name: str) -> None:
+        """Read an array as it is stored, and compare its checksums and those of its table's bitmap. Raises CheckpointError as `read_rows`."""
+        table = self.touched_table(table_and_kind(name)[0])
+        if table is not None:
+            table.check()
+        for _ in self.read_rows(name) if table is None else self.read_touched(name):
+            pass
 
     def verify(self, world: "World") -> None:
-        """Read all arrays, distributed over the workers, and the file of the touched rows, and compare all checksums.
+        """Read all arrays, distributed over the workers, and the files of the touched rows, and compare all checksums.
 
         Raises:
             UserError: an array is damaged; on every worker.
@@ -133,12 +147,32 @@ class Checkpoint:
 
         def mine() -> None:
             for name in self.names("")[world.rank :: world.size]:
-                for _ in self.read_rows(name):
-                    pass
+                self.check(name)
             if world.first and TOUCHED_FILE in self.manifest["files"]:
                 self.content(TOUCHED_FILE)
 
         together(mine, world, "checkpoint_verified")
+
+
+def _blocks(folder: Path, name: str, shape: tuple[int, ...], columns: tuple[int, int] | None) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield a stored array of this shape, or some of its columns, in blocks: those of its chunks."""
+    chosen = () if columns is None else (slice(*columns),)
+    try:
+        store = open_array(folder / file_of(name))
+        if tuple(store.shape) != shape:
+            raise ValueError(f"shape {list(store.shape)}, the manifest says {list(shape)}")
+        rows = store.chunk_layout.read_chunk.shape[0]
+        starts = iter(range(0, shape[0], rows))
+        pending: deque = deque()
+        while True:
+            while len(pending) < IN_FLIGHT and (start := next(starts, None)) is not None:
+                pending.append((start, store[(slice(start, min(start + rows, shape[0])), *chosen)].read()))
+            if not pending:
+                return
+            start, future = pending.popleft()
+            yield start, future.result()
+    except (ValueError, OSError) as error:
+        raise manifest.fault(folder, folder / file_of(name), brief(error)) from None
 
 
 def _held(path: Path, choice: str) -> tuple[Path, Hold]:

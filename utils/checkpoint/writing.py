@@ -6,6 +6,7 @@
     PATH/step-00000060/tables/…      one array `[V, D]` for each categorical feature
     PATH/step-00000060/vocabulary/…  the dataset's vocabularies, where it has any
     PATH/step-00000060/touched.bin   the rows of each table that a training batch has had so far, one bit a row
+    PATH/step-00000060/touched_rows/…  the rows that are stored of a table of which the others are not, see `touched_form`
 
 Arrays are zarr version 3 with a CRC-32C of every chunk, so that a flipped bit is an error and not a wrong prediction. A step's folder gets its
 name only when it is complete.
@@ -26,6 +27,7 @@ from utils.checkpoint.faults import of_system, together
 from utils.checkpoint.folder import being_written, forget_best, prune, publish, tidy
 from utils.checkpoint.kept_files import NO_FILES, KeptFiles, write_checked
 from utils.checkpoint.manifest import CheckpointError
+from utils.checkpoint.touched_form import bitmap_name, touched_tables
 from utils.checkpoint.zarr_store import IN_FLIGHT, brief, chunk_files, create_array, file_of, open_array, write_rows
 from utils.cluster.agreement import compare_weights
 from utils.distributed import World
@@ -39,8 +41,9 @@ CHUNK_BYTES = 32 << 20
 class ArrayPart:
     """A part of an array that this worker writes: all rows of a range of columns (of all columns where `columns` is None).
 
-    `read` returns the rows from start to stop; it is called once for each range, in order, so that no table is copied whole. The returned array must
-    not change any more. With `later`, `read` returns the values at the time of the checkpoint even while training goes on.
+    `read` returns the rows from start to stop; of an array of touched rows, these count only the touched ones. It is called once for each range, in
+    order, so that no table is copied whole. The returned array must not change any more. With `later`, `read` returns the values at the time of the
+    checkpoint even while training goes on.
     """
 
     array: str
@@ -51,10 +54,14 @@ class ArrayPart:
 
 @dataclass(frozen=True)
 class Array:
-    """An array of a checkpoint: its shape, and the width of the column slices that different workers write (None: it is not sliced)."""
+    """An array of a checkpoint: its shape, and the width of the column slices that different workers write (None: it is not sliced).
+
+    With `rows`, it holds the touched rows, `shape[0]` of them (0 or more), of a table of so many rows; see `touched_form`.
+    """
 
     shape: tuple[int, ...]
     column_step: int | None = None
+    rows: int | None = None
 
     @property
     def chunk(self) -> tuple[int, ...]:
@@ -62,6 +69,17 @@ class Array:
         rest = self.shape[1:] if self.column_step is None else (self.column_step,)
         row_bytes = 4 * int(np.prod(rest, dtype=np.int64))
         return (max(min(CHUNK_BYTES // row_bytes, self.shape[0]), 1), *rest)
+
+    @property
+    def is_stored(self) -> bool:
+        """False where there is nothing to store: no row of the table was touched."""
+        return self.rows is None or self.shape[0] > 0
+
+    def described(self) -> dict[str, Any]:
+        """Return the array's entry in the manifest."""
+        if self.rows is None:
+            return {"shape": list(self.shape), "dtype": "float32"}
+        return {"shape": [self.rows, *self.shape[1:]], "dtype": "float32", manifest.TOUCHED: self.shape[0]}
 
 
 @dataclass(frozen=True)
@@ -93,7 +111,7 @@ class Saving:
         step: the number of training steps done.
         arrays: all arrays by name, `dense/bottom_mlp/0/kernel` or `tables/cat_0/weights` for instance; the same on every worker.
         parts: the parts that this worker writes; those of all workers together cover every array once.
-        metadata: JSON values for the manifest.
+        metadata: JSON values for the manifest; with arrays of touched rows, also `touched_form.NAME`.
         world: the workers; each calls the constructor and `finish` at the same point.
         among: the checkpoint's place in its folder.
         digest: a hash of the weights that every worker has a copy of.
@@ -136,8 +154,11 @@ class Saving:
         if self._world.first:
             self._try(lambda: files.put(self._folder))
 
-    def put(self, name: str, content: bytes) -> None:
-        """Write a small file beside the arrays, with its checksum at the end, on the first worker; `finish` raises its error."""
+    def put(self, name: str, content: bytes | np.ndarray) -> None:
+        """Write a small file beside the arrays, with its checksum at the end, on the first worker; `finish` raises its error.
+
+        For every table of which the touched rows are stored, this must be their bitmap, under the name `touched_form.bitmap_name`.
+        """
         if self._world.first:
             self._try(lambda: write_checked(self._folder / name, content))
 
@@ -179,15 +200,16 @@ class Saving:
         self._path.mkdir(parents=True, exist_ok=True)
         tidy(self._path)
         self._folder.mkdir()
-        self._futures.extend(create_array(self._folder / file_of(name), array.shape, array.chunk) for name, array in self._arrays.items())
+        stored = {name: array for name, array in self._arrays.items() if array.is_stored}
+        self._futures.extend(create_array(self._folder / file_of(name), array.shape, array.chunk) for name, array in stored.items())
         while self._futures:  # where one fails, `abandon` waits for the others
             self._futures.popleft().result()
 
     def _publish(self) -> None:
-        shapes = {name: {"shape": list(array.shape), "dtype": "float32"} for name, array in self._arrays.items()}
+        shapes = {name: array.described() for name, array in self._arrays.items()}
         about = {"step": self._step, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "arrays": shapes, **self._metadata}
         chunks = [f"{file_of(name)}/{chunk}" for name, array in self._arrays.items() for chunk in chunk_files(array.shape, array.chunk)]
-        manifest.write(self._folder, about, chunks)
+        manifest.write(self._folder, about, [*chunks, *map(bitmap_name, touched_tables(self._folder, about))])
         if self._among.alone:
             forget_best(self._path)
         elif self._among.settle:
@@ -236,7 +258,10 @@ class Saving:
 def _chunks(folder: Path, arrays: Mapping[str, Array], parts: Iterable[ArrayPart]) -> Iterator:
     """Yield the futures of the chunks; each chunk is read only when its future is requested."""
     for part in parts:
-        array, store = arrays[part.array], open_array(folder / file_of(part.array))
+        array = arrays[part.array]
+        if not array.is_stored:
+            continue
+        store = open_array(folder / file_of(part.array))
         for start in range(0, array.shape[0], array.chunk[0]):
             values = part.read(start, min(start + array.chunk[0], array.shape[0]))
             with np.errstate(over="ignore", invalid="ignore"):
