@@ -21,7 +21,7 @@ from utils.checkpoint.manifest import TOUCHED, TOUCHED_FORMAT, fault
 from utils.checkpoint.zarr_store import brief, file_of
 from utils.initial_rows import ConstantRows, Draw, Origin, Rows, Untouched, numbers_of_rows
 
-NAME = "touched_rows"  # key of the manifest, and folder of the bitmaps
+TOUCHED_ROWS = "touched_rows"  # key of the manifest, and folder of the bitmaps
 WEIGHTS = "weights"
 _MOST_ROWS = np.iinfo(np.int32).max
 _BLOCK_BYTES = 32 << 20
@@ -31,7 +31,7 @@ _WORD_BITS = 64
 
 def bitmap_name(table: str) -> str:
     """Return the name, in a step's folder, of the file of a table's touched rows."""
-    return f"{NAME}/{file_of(table)}.bin"
+    return f"{TOUCHED_ROWS}/{file_of(table)}.bin"
 
 
 def table_and_kind(array: str) -> tuple[str | None, str]:
@@ -181,9 +181,9 @@ def touched_tables(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Touch
     Raises:
         ValueError: the description is incomplete or contradicts itself.
     """
-    described, arrays = manifest.get(NAME, {}), {}
+    described, arrays = manifest.get(TOUCHED_ROWS, {}), {}
     if not isinstance(described, Mapping):
-        raise ValueError(f"{NAME} is {_brief(described)}, expected a mapping of tables")
+        raise ValueError(f"{TOUCHED_ROWS} is {_brief(described)}, expected a mapping of tables")
     for name, array in manifest["arrays"].items():
         table, kind = table_and_kind(name)
         if table is not None:
@@ -192,7 +192,7 @@ def touched_tables(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Touch
             raise ValueError(f"{name} has {TOUCHED}, which only arrays of tables have")
     partial = {table: kinds for table, kinds in arrays.items() if any(TOUCHED in array for array in kinds.values())}
     if odd := sorted(set(described) ^ set(partial)):
-        raise ValueError(f"table {odd[0]} stands in {NAME} or has arrays of touched rows, expected both or neither")
+        raise ValueError(f"table {odd[0]} stands in {TOUCHED_ROWS} or has arrays of touched rows, expected both or neither")
     if partial and manifest.get("format", TOUCHED_FORMAT) < TOUCHED_FORMAT:
         raise ValueError(f"arrays of touched rows in format {manifest['format']}, expected format {TOUCHED_FORMAT}")
     for table in partial:
@@ -202,7 +202,7 @@ def touched_tables(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Touch
 
 
 def _parsed(folder: Path, table: str, arrays: Mapping[str, Mapping], described: Any) -> TouchedTable:
-    where = f"{NAME}.{table}"
+    where = f"{TOUCHED_ROWS}.{table}"
     if not isinstance(described, Mapping) or not isinstance(described.get("origins"), list) or not isinstance(described.get("slots"), Mapping):
         raise ValueError(f"{where} is {_brief(described)}, expected origins and slots")
     try:

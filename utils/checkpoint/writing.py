@@ -111,7 +111,7 @@ class Saving:
         step: the number of training steps done.
         arrays: all arrays by name, `dense/bottom_mlp/0/kernel` or `tables/cat_0/weights` for instance; the same on every worker.
         parts: the parts that this worker writes; those of all workers together cover every array once.
-        metadata: JSON values for the manifest; with arrays of touched rows, also `touched_form.NAME`.
+        metadata: JSON values for the manifest; with arrays of touched rows, also `touched_form.TOUCHED_ROWS`.
         world: the workers; each calls the constructor and `finish` at the same point.
         among: the checkpoint's place in its folder.
         digest: a hash of the weights that every worker has a copy of.

@@ -61,7 +61,7 @@ def write(path, where, numbers, table, name="user", step=None, **others):
             stored = values[numbers, columns[0] : columns[1]]
             parts.append(ArrayPart(array, lambda start, stop, stored=stored: stored[start:stop], columns))
     described = {"origins": [origin.described() for origin in where], "slots": {slot: SLOTS[slot] for slot in table if slot != "weights"}}
-    saving = Saving(path, 1, arrays, parts, {touched_form.NAME: {name: described}}, World())
+    saving = Saving(path, 1, arrays, parts, {touched_form.TOUCHED_ROWS: {name: described}}, World())
     saving.put(bitmap_name(name), bits_of(numbers, where[-1].last))
     return saving.finish()
 
@@ -344,7 +344,7 @@ def test_a_checkpoint_without_its_bitmap_is_not_published(tmp_path):
             1,
             {array: Array((1, DIM), rows=20)},
             [ArrayPart(array, lambda start, stop: row[start:stop])],
-            {touched_form.NAME: {"user": described}},
+            {touched_form.TOUCHED_ROWS: {"user": described}},
             World(),
         )
     with pytest.raises(UserError, match="could not be written: table user stands in touched_rows or has arrays"):
