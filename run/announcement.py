@@ -7,6 +7,7 @@ from typing import Any
 from model.compilation import compilation_described
 from model.embedding.placement import Placement
 from model.native import operations_description
+from run.table_storage import held_described
 from training.gradient_slices import DEPENDS, gradient_slices_described
 from utils.config.config import Config
 from utils.config.options import TRAIN
@@ -16,26 +17,29 @@ _WORKERS = 8  # workers that `--verbose` lists
 _STEPS = 100  # steps an epoch that the proposed batch size aims at
 
 
-def announcement(config: Config, workers: int, device: str, dtype: str, placement: Placement, samples: Mapping[str, int]) -> Iterator[str]:
+def announcement(
+    config: Config, device: str, dtype: str, placement: Placement, samples: Mapping[str, int], table_memory: float = math.inf
+) -> Iterator[str]:
     """Yield the lines.
 
     Args:
         config: configuration of the run.
-        workers: N.
         device: "CPU" or "GPU".
         dtype: dtype in which dense layers compute.
         placement: placement of the tables.
         samples: number of samples of each split, by the split's name.
+        table_memory: bytes for the rows of lazy tables on one worker.
     """
-    mode = config.run.mode
+    mode, workers = config.run.mode, len(placement.workers)
     size = config.data.batch_size if mode == TRAIN else config.data.valid_batch_size
     parameters = sum(table.rows * table.dim for table in placement.tables)
     fullest = max(placement.stored(worker) for worker in range(workers))
     computed = f"{device}, {dtype}{compilation_described(config, workers)}, {operations_description()}"
+    lazy = held_described(placement, table_memory)
     yield (
         f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({computed}): "
         f"batch {size} global, {size // workers} local; {len(placement.rows)} tables, {parameters:,} embedding parameters "
-        f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}); "
+        f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}){f', {lazy}' if lazy else ''}; "
         + ", ".join(f"{name} {count:,} samples" for name, count in samples.items())
     )
     if mode == TRAIN and not config.run.verbose:  # with --verbose, `details` says it

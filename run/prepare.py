@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,18 @@ from model.native import operations_key
 from run.announcement import announcement, details, too_large_batch
 from run.continuing import check_continues, training_invariants
 from run.devices import compute_dtype, configured, physical_gpus, set_precision
+from run.expected_rows import known_laws
 from run.formed_log import FormedLog, form_of, write_args
 from run.inherit import changes, inherit
 from run.negatives import with_negatives
 from run.opening import data_notes, fallback_checkpoint, open_checkpoint, open_splits
-from run.placing import place_tables, storage_of
+from run.placing import storage_of
 from run.profile_folder import check_profile, tensorboard
 from run.restoring import choice_note
 from run.run_line import of_machine, of_placement, run_id, saved_id
 from run.same_transforms import check_transforms
 from run.stored_synthetic import reading_stored, store_synthetic
+from run.table_storage import check_lazy, place_stored, stored_tables, without_lazy
 from run.tables import grown_widths, list_note, overruled_widths, tables_and_features, with_widths
 from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
 from training.gradient_slices import with_gradient_slices
@@ -52,7 +54,6 @@ from utils.console import Console
 from utils.distributed import World, join
 from utils.errors import UserError, message_of
 from utils.logging import RunLog
-from utils.memory import available_bytes, device_bytes, limit_note
 from utils.metrics.ranking_metric import COUNTS, RankingMetric, figure_names
 from utils.pace import expected_step_ms, set_cycle_time
 from utils.signals import LastWords, Stopped
@@ -122,11 +123,13 @@ class Prepared(Checked):
     """All that a mode works with: the results of the checks, the placement of the tables, and the open log and vocabulary files.
 
     Attributes:
+        table_memory: bytes for the rows of the lazy tables on one worker, with their optimizer slots.
         in_log: `path` and `run`, the log's file and the run's id, as checkpoints keep them; known on the first worker.
         progress: the position of the run while it trains.
     """
 
     placement: Placement
+    table_memory: float
     log: RunLog
     vocabulary_files: KeptFiles
     in_log: Mapping[str, str | None]
@@ -164,12 +167,14 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
             console.say(f"{path}: the run is finished: {reason}; nothing is changed. To train longer, increase --epochs, for instance")
             yield None
             return
+        laws = known_laws(checked.config.data, checked.spec)
+        tables, placement, memory = place_stored(checked.config, checked.tables, checked.features, world, device, laws, console.warn)
+        checked = replace(checked, tables=tables)
         files = vocabulary_files(checked.config, checked.spec, checked.vocabularies, checked.checkpoint)
         if lock := world.together(lambda: _claimed(checked, files.values()), "claimed"):
             opened.callback(lock.release)
         kept = KeptFiles({name: opened.enter_context(path.open("rb")) for name, path in files.items()})
         _try_folder(checked)
-        placement = _place(checked)
         resumed = checked.checkpoint if checked.goes_on else None
         path, resumes = checked.config.run.log_path if world.first else "", saved_id(resumed) if resumed else None
         identity, step = (run_id(resumed) if world.first else None), checked.position.step if resumed else None
@@ -185,13 +190,14 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         if checked.config.run.args_path and world.first:
             write_args(checked.config)
         samples = {name: split.num_samples for name, split in checked.splits.items()}
-        for line in announcement(checked.config, world.size, device, checked.dtype, placement, samples):
+        for line in announcement(checked.config, device, checked.dtype, placement, samples, memory):
             console.say(line)
         if world.first:
             log.log("RUN", about := _described(checked, placement, in_log["run"], program))
             for line in details(about) if checked.config.run.verbose else ():
                 console.say(line)
-        run = Prepared(**vars(checked), placement=placement, log=log, vocabulary_files=kept, in_log=in_log, progress=checked.position)
+        placed = {"placement": placement, "table_memory": memory}
+        run = Prepared(**vars(checked), **placed, log=log, vocabulary_files=kept, in_log=in_log, progress=checked.position)
         with _faults_logged(run):
             yield run
 
@@ -251,8 +257,11 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
         check_transforms(checkpoint, spec, config.training.allow_other_transforms, warn)
     goes_on = checkpoint is not None and _continues(config)
     config = with_negatives(with_widths(config, spec.categorical), spec, goes_on, console.say, warn)
-    zeros = checkpoint is not None and not config.training.allow_growth  # restored tables need no random initial values
-    tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)
+    tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
+    tables = stored_tables(config, tables, restored=checkpoint is not None and not config.training.allow_growth)
+    check_lazy(tables, device)
+    if useless := without_lazy(config, tables):
+        warn(useless)
     growth = _growth(config, checkpoint, ModelFeatures.of(tables, features, spec.numerical, served=served_values(spec))) if checkpoint else None
     tables = growth.started(tables) if growth else tables
     config = share_batches(config, world.size)
@@ -370,7 +379,7 @@ def _claimed(run: Checked, files: Iterable[Path]) -> Lock | None:
     if run.config.run.mode != TRAIN or not options.save_checkpoint_path or not run.world.first:
         return None
     storage = storage_of(run.config)
-    size = sum(storage.bytes(table.rows, table.dim) for table in run.tables) + sum(path.stat().st_size for path in files)
+    size = sum(storage.bytes(table.held_rows, table.dim) for table in run.tables) + sum(path.stat().st_size for path in files)
     restored = run.checkpoint.folder if run.goes_on else None
     return claim(Path(options.save_checkpoint_path), restored, options.overwrite_checkpoints, size)
 
@@ -379,16 +388,3 @@ def _try_folder(run: Checked) -> None:
     path = run.config.training.save_checkpoint_path
     if run.config.run.mode == TRAIN and path:
         try_folder(Path(path), [f"tables/{table.name}/accumulator" for table in run.tables], run.world)
-
-
-def _place(run: Checked) -> Placement:
-    """Place the tables, equally on every worker. Raises UserError where they do not fit."""
-    host = available_bytes() // run.world.local_size
-    device = device_bytes(run.world.local_rank) if run.device == "GPU" else host
-    # The worker with the least memory decides, so that all workers compute the same placement.
-    device, host = (min(values) for values in zip(*run.world.everyone((device, host), "memory"), strict=True))
-    try:
-        return place_tables(run.config, run.tables, run.world.size, device, host if run.device == "GPU" else 0, run.features)
-    except UserError as error:
-        error.args = (f"{error}{limit_note()}",)
-        raise

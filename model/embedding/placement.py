@@ -17,6 +17,7 @@ __all__ = ["GIB", "STRATEGIES", "UNLIMITED", "Memory", "Placement", "PlacementEr
 
 STRATEGIES = ("memory_balanced", "memory_optimized", "basic")
 _LOAD = "load"  # balances the columns that a sample reads, with memory only as a limit: tried where samples read unequal amounts from tables
+_LESS_HELD = "; or give lazy tables less (--table_memory_gb)"
 GIB = 1 << 30
 
 
@@ -61,8 +62,8 @@ def place(
             bytes on the fullest worker; "basic" deals tables round robin.
         memory: the memory of one worker.
         storage: the optimizer's slots beside the tables.
-        column_slice_threshold: tables of more elements than this are cut into shards by columns.
-        data_parallel_threshold: tables of at most this many elements are replicated.
+        column_slice_threshold: tables of more elements than this are cut into shards by columns; of a lazy table, those that memory holds count.
+        data_parallel_threshold: tables of at most this many elements are replicated, except lazy ones.
 
     Raises:
         PlacementError: the tables do not fit, however they are cut.
@@ -70,14 +71,15 @@ def place(
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
-    replicated = tuple(i for i, table in enumerate(tables) if table.rows * table.dim <= data_parallel_threshold)
+    replicated = tuple(i for i, table in enumerate(tables) if table.rows * table.dim <= data_parallel_threshold and not table.lazy)
     base = Placement(tuple(tables), ((),) * num_workers, replicated, (frozenset(),) * num_workers, storage, tuple(features))
     capacity = sum(memory) - base.replicated_bytes
-    dealt = {i: _Table(table.rows, table.dim, base.reads[i]) for i, table in enumerate(tables) if i not in set(replicated)}
-    needed = sum(storage.bytes(one.rows, one.dim) for one in dealt.values())
+    dealt = {i: _Table(table.rows, table.dim, base.reads[i], table.held_rows) for i, table in enumerate(tables) if i not in set(replicated)}
+    needed = sum(storage.bytes(one.held, one.dim) for one in dealt.values())
+    advice = _LESS_HELD if base.lazy else ""
     if needed > capacity * num_workers:
         missing = needed - capacity * num_workers
-        raise PlacementError(_shortfall(missing, needed + num_workers * base.replicated_bytes, num_workers, sum(memory)))
+        raise PlacementError(_shortfall(missing, needed + num_workers * base.replicated_bytes, num_workers, sum(memory)) + advice)
     solutions, stuck = [], []
     uneven = len({one.dim * one.reads for one in dealt.values()}) > 1
     for name in _tried(strategy, uneven):
@@ -89,10 +91,10 @@ def place(
     if not solutions:
         largest = max(stuck, key=base.size)
         if base.size(largest) > capacity and largest.width == 1:
-            raise PlacementError(_too_long(tables[largest.table], base.size(largest), capacity))
+            raise PlacementError(_too_long(tables[largest.table], base.size(largest), capacity) + advice)
         size = base.size(largest)
-        raise PlacementError(_shortfall(size - capacity % size, needed, num_workers, sum(memory)))
-    best = min(solutions, key=lambda workers: _objective(workers, strategy, base.reads))
+        raise PlacementError(_shortfall(size - capacity % size, needed, num_workers, sum(memory)) + advice)
+    best = min(solutions, key=lambda workers: _objective(workers, strategy, dealt))
     placement = replace(base, workers=best)
     return replace(placement, hosted=tuple(_hosted(placement, worker, memory.device) for worker in range(num_workers)))
 
@@ -131,18 +133,28 @@ def _tried(strategy: str, uneven: bool) -> tuple[str, ...]:
     }[strategy]
 
 
-def _objective(workers: tuple[tuple[Shard, ...], ...], strategy: str, reads: Sequence[int]) -> tuple[int, ...]:
-    columns = max(sum(shard.width * reads[shard.table] for shard in shards) for shards in workers)
-    stored = max(sum(shard.rows * shard.width for shard in shards) for shards in workers)
+def _objective(workers: tuple[tuple[Shard, ...], ...], strategy: str, tables: Mapping[int, "_Table"]) -> tuple[int, ...]:
+    columns = max(sum(shard.width * tables[shard.table].reads for shard in shards) for shards in workers)
+    stored = max(sum(shard.width * tables[shard.table].held for shard in shards) for shards in workers)
     return (stored, columns) if strategy == "memory_optimized" else (columns, stored)
 
 
 class _Table(NamedTuple):
-    """A table to deal: V, D, and the number of its rows that a sample reads."""
+    """A table to deal: V, D, the number of its rows that a sample reads, and the number of rows that memory holds."""
 
     rows: int
     dim: int
-    reads: int = 1
+    reads: int
+    held: int
+
+    def elements(self, parts: int) -> int:
+        """Return the number of elements that memory holds of a shard when the table is cut into so many."""
+        return self.held * (self.dim // parts)
+
+    def shards(self, table: int, parts: int) -> list[Shard]:
+        """Return the shards of the table, by its index, when it is cut into so many."""
+        width = self.dim // parts
+        return [Shard(table, self.rows, i * width, (i + 1) * width) for i in range(parts)]
 
 
 @dataclass(frozen=True)
@@ -166,8 +178,8 @@ class _Dealer:
                 (
                     count
                     for count in _divisors(table.dim)
-                    if table.rows * (table.dim // count) <= threshold
-                    and self.storage.bytes(table.rows, table.dim // count) <= wanted
+                    if self.tables[i].elements(count) <= threshold
+                    and self.storage.bytes(table.held, table.dim // count) <= wanted
                     and table.dim // count * table.reads <= mean
                 ),
                 table.dim,
@@ -177,13 +189,9 @@ class _Dealer:
         self._cut_for_everyone(parts)
         return parts
 
-    def _elements(self, i: int, count: int) -> int:
-        """Return the number of elements of a shard when the i-th table is cut into `count` shards."""
-        return self.tables[i].rows * (self.tables[i].dim // count)
-
     def _cut_for_everyone(self, parts: dict[int, int]) -> None:
         """Cut the largest shards until there is one for each worker, as far as columns allow."""
-        heap = [(-self._elements(i, count), i) for i, count in parts.items()]
+        heap = [(-self.tables[i].elements(count), i) for i, count in parts.items()]
         heapq.heapify(heap)
         total = sum(parts.values())
         while total < self.num_workers and heap:
@@ -193,7 +201,7 @@ class _Dealer:
             count = _next_divisor(self.tables[i].dim, parts[i])
             total += count - parts[i]
             parts[i] = count
-            heapq.heappush(heap, (-self._elements(i, count), i))
+            heapq.heappush(heap, (-self.tables[i].elements(count), i))
 
     def cut_until_it_fits(self, parts: dict[int, int]) -> tuple[tuple[Shard, ...], ...] | Shard:
         """Deal the shards. While some fit nowhere, cut their tables (or else the largest one that can still be cut) and deal again.
@@ -202,29 +210,33 @@ class _Dealer:
             the shards of each worker, or a shard that fits nowhere although no table can be cut any further.
         """
         while True:
-            shards = [shard for i, count in parts.items() for shard in self._shards(i, count)]
+            shards = [shard for i, count in parts.items() for shard in self.tables[i].shards(i, count)]
             dealt, stuck = self._deal(shards)
             if not stuck:
                 return dealt
-            largest = max(shard.rows * shard.width for shard in stuck)
+            largest = max(map(self._held, stuck))
             # Cut only the large ones, since small shards may fit once these are cut; and cut all of them, since one table at a time took minutes
             # for 2,000 tables on 1,024 workers.
-            tables = {shard.table for shard in stuck if 2 * shard.rows * shard.width >= largest and parts[shard.table] < self.tables[shard.table].dim}
+            tables = {shard.table for shard in stuck if 2 * self._held(shard) >= largest and parts[shard.table] < self.tables[shard.table].dim}
             if not tables:
-                table = max((i for i in parts if parts[i] < self.tables[i].dim), key=lambda i: self._elements(i, parts[i]), default=None)
+                table = max((i for i in parts if parts[i] < self.tables[i].dim), key=lambda i: self.tables[i].elements(parts[i]), default=None)
                 if table is None:
-                    return max(stuck, key=lambda shard: shard.rows)
+                    return max(stuck, key=lambda shard: self.tables[shard.table].held)
                 tables = {table}
             for table in tables:
                 parts[table] = _next_divisor(self.tables[table].dim, parts[table])
 
-    def _shards(self, table: int, parts: int) -> list[Shard]:
-        width = self.tables[table].dim // parts
-        return [Shard(table, self.tables[table].rows, i * width, (i + 1) * width) for i in range(parts)]
-
     def _load(self, shard: Shard) -> int:
         """Return the number of the shard's columns that a sample reads, over all its ids."""
         return shard.width * self.tables[shard.table].reads
+
+    def _held(self, shard: Shard) -> int:
+        """Return the number of elements of a shard that memory holds."""
+        return shard.width * self.tables[shard.table].held
+
+    def _size(self, shard: Shard) -> int:
+        """Return the bytes of these elements with their optimizer slots."""
+        return self.storage.bytes(self.tables[shard.table].held, shard.width)
 
     def _deal(self, shards: Sequence[Shard]) -> tuple[tuple[tuple[Shard, ...], ...], list[Shard]]:
         """Assign shards to workers; return the shards of each worker, and the shards that fit nowhere."""
@@ -232,7 +244,7 @@ class _Dealer:
             return self._deal_round_robin(shards)
         if self.strategy == _LOAD:
             return self._deal_by_load(shards)
-        largest_first = sorted(shards, key=lambda shard: (-shard.rows * shard.width, shard.table, shard.first))
+        largest_first = sorted(shards, key=lambda shard: (-self._held(shard), shard.table, shard.first))
         load_limit: float = math.inf
         if self.strategy == "memory_balanced":
             heaviest = max(map(self._load, shards), default=1)
@@ -242,7 +254,7 @@ class _Dealer:
         heap: list[tuple[int, int, int]] = [(0, 0, worker) for worker in range(self.num_workers)]  # bytes, load, worker
         stuck = []
         for shard in largest_first:
-            size, load = self.storage.bytes(shard.rows, shard.width), self._load(shard)
+            size, load = self._size(shard), self._load(shard)
             set_aside = []
             while heap:
                 stored, _, worker = heapq.heappop(heap)
@@ -268,8 +280,8 @@ class _Dealer:
         dealt: list[list[Shard]] = [[] for _ in range(self.num_workers)]
         heap = [(0, 0, worker) for worker in range(self.num_workers)]  # load, bytes, worker
         stuck = []
-        for shard in sorted(shards, key=lambda shard: (-self._load(shard), -shard.rows, shard.table, shard.first)):
-            size, full = self.storage.bytes(shard.rows, shard.width), []
+        for shard in sorted(shards, key=lambda shard: (-self._load(shard), -self.tables[shard.table].held, shard.table, shard.first)):
+            size, full = self._size(shard), []
             while heap and heap[0][1] + size > self.capacity:
                 full.append(heapq.heappop(heap))
             if heap:
@@ -287,7 +299,7 @@ class _Dealer:
         stored = [0] * self.num_workers
         stuck = []
         for i, shard in enumerate(shards):
-            size = self.storage.bytes(shard.rows, shard.width)
+            size = self._size(shard)
             in_turn = (w % self.num_workers for w in range(i, i + self.num_workers))
             worker = next((w for w in in_turn if stored[w] + size <= self.capacity), None)
             if worker is None:

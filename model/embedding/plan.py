@@ -188,7 +188,9 @@ def report(placement: Placement, batch_size: int, vector_bytes: int, dense: int,
         "embedding_parameters": elements,
         "embedding_bytes": elements * _FLOAT_BYTES,
         "replicated": [names[table] for table in placement.replicated],
-        "beyond_32_bits": sorted({names[shard.table] for shards in placement.workers for shard in shards if shard.rows * shard.width > 1 << 31}),
+        "beyond_32_bits": sorted(
+            {names[shard.table] for shards in placement.workers for shard in shards if placement.held_rows(shard) * shard.width > 1 << 31}
+        ),
         "stored_bytes": sum(stored),
         "stored_imbalance": max(stored) * len(stored) / max(sum(stored), 1),
         "lookup_imbalance": max(read) * len(read) / max(sum(read), 1),

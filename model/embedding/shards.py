@@ -131,9 +131,19 @@ class Placement:
         """Return whether a shard holds only some of its table's columns."""
         return shard.width < self.tables[shard.table].dim
 
+    @cached_property
+    def lazy(self) -> tuple[int, ...]:
+        """The indices of the lazy tables."""
+        return tuple(i for i, table in enumerate(self.tables) if table.lazy)
+
+    def held_rows(self, shard: Shard) -> int:
+        """Return the most rows of a shard that memory holds: V, or fewer of a lazy table."""
+        table = self.tables[shard.table]
+        return table.held_rows if table.lazy else shard.rows
+
     def size(self, shard: Shard) -> int:
-        """Return the bytes of a shard with its optimizer slots."""
-        return self.storage.bytes(shard.rows, shard.width)
+        """Return the bytes of a shard with its optimizer slots; of a lazy table's, those of the rows that memory holds at the most."""
+        return self.storage.bytes(self.held_rows(shard), shard.width)
 
     @property
     def replicated_bytes(self) -> int:
