@@ -6,6 +6,7 @@ from model.architectures import architecture_of
 from model.architectures.architecture import Layers
 from model.compilation import compiled
 from model.embedding.distributed import DistributedEmbedding
+from model.embedding.lazy_rows import LazyMemory
 from model.embedding.placement import Placement
 from model.layers.mlp import Norm
 from model.native import native_operations
@@ -34,6 +35,7 @@ def build_model(
     num_numerical: int,
     seed: int,
     precision: Precision = FLOAT32,
+    memory: LazyMemory | None = None,
 ) -> ShardedModel:
     """Return a model with all its weights allocated; the dense weights are equal on every worker.
 
@@ -44,8 +46,9 @@ def build_model(
         num_numerical: M; without numerical features there is no bottom MLP.
         seed: the seed of the initial weights.
         precision: the compute dtype, and the parts that XLA compiles.
+        memory: the memory for the rows of lazy tables; None where there are none.
     """
-    embedding = DistributedEmbedding(placement, world, seed=seed, compute_dtype=precision.dtype, native=native_operations())
+    embedding = DistributedEmbedding(placement, world, seed=seed, compute_dtype=precision.dtype, native=native_operations(), memory=memory)
     model = with_tables(config, embedding, num_numerical, seed, precision)
     synchronise(model)
     return model

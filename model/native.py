@@ -117,6 +117,14 @@ class NativeOperations:
         key = f"C++ operations {path.stem.rpartition('-')[2]} by {symbols.dlrm_compiler().decode()}"
         self.key = f"{key} with AMX" if self.tiles else key
 
+    def reserve(self, rows: int, columns: int):
+        """Return rows of zeros, `[rows, columns]` float32, that take memory page by page as they are written.
+
+        Raises:
+            tf.errors.ResourceExhaustedError: there is no address space for them.
+        """
+        return self._library.dlrm_reserve_rows(shape=[rows, columns])
+
     def look_up(self, tables: Sequence, ids, lookups: Sequence[Lookup], dtype):
         """Return the vectors of the features side by side: one table row each, or the sum or the mean of several.
 

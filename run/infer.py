@@ -31,7 +31,7 @@ def infer(run: Prepared) -> None:
     figures: dict = {}
     for size in sizes:
         with run.console.progress(steps + options.benchmark_warmup_steps, f"inference, batch {size}", "batches") as progress:
-            batches = Batches(reader_of(run, model, "test", size))
+            batches = Batches(reader_of(run, model, "test", size), model)
             limit = Limit(steps, options.inference_seconds, lambda text: run.console.say(f"batch {size}: {text}"))  # noqa: B023 - called in this turn
             warmup, after = options.benchmark_warmup_steps, _logging_steps(run, size, progress.advance)
             result = benchmark(evaluator, batches, size, warmup, limit, options.auc_thresholds, after)

@@ -9,7 +9,7 @@ from dataloading.row_range import RowRange
 from dataloading.training_only import as_served, served_values, shown_served
 from model.compilation import compiled
 from model.sharded_model import ShardedModel
-from run.ahead import on_device
+from run.ahead import to_score
 from run.negatives import weight_of_negatives
 from run.prepare import Prepared
 from training.device_batch import TensorBatch
@@ -41,13 +41,13 @@ def reader_of(run: Prepared, model: ShardedModel, split: str, batch_size: int, s
 
 
 class Batches:
-    """The batches of a split on the device, in file order; each iteration starts from the beginning."""
+    """The batches of a split on the device, in file order, for a model to score; each iteration starts from the beginning."""
 
-    def __init__(self, reader: BatchReader):
-        self._reader = reader
+    def __init__(self, reader: BatchReader, model: ShardedModel):
+        self._reader, self._model = reader, model
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        return on_device(self._reader.epoch(0, 0))
+        return to_score(self._reader.epoch(0, 0), self._model.embedding.lazy)
 
 
 def pads_short(config: Config) -> bool:
@@ -71,7 +71,7 @@ def score(
     reader = reader_of(run, model, split, run.config.data.valid_batch_size, pads_short(run.config), as_logged)
     samples = reader.split.num_samples
     with run.console.progress(samples, "evaluation", "samples") as progress:
-        scores = evaluator.score(Batches(reader), samples, progress.advance, groups=groups, after=after)
+        scores = evaluator.score(Batches(reader, model), samples, progress.advance, groups=groups, after=after)
     if run.config.data.out_of_range != ERROR:
         count = sum(run.world.everyone(reader.out_of_range, "out_of_range"))
         how = ", as logged" if as_logged else ""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from dataloading.batches import Batch, BatchReader
 from dataloading.training_only import served_values
 from dataloading.vocabulary import RECORD
+from model.embedding.lazy_rows import LazyTables
 from run.ahead import on_device
 from run.closing import closing
 from run.continuing import metadata
@@ -31,11 +32,12 @@ class TrainingBatches:
 
     Args:
         reader: reader of the split.
+        lazy: the model's lazy tables, whose places the batches have; None where there are none.
         steps: steps of an epoch where it is not one pass over all rows; the next epoch then continues where the last one ended.
     """
 
-    def __init__(self, reader: BatchReader, steps: int | None = None):
-        self._reader, self._steps = reader, steps
+    def __init__(self, reader: BatchReader, lazy: LazyTables | None, steps: int | None = None):
+        self._reader, self._lazy, self._steps = reader, lazy, steps
 
     def __len__(self) -> int:
         return self._steps or len(self._reader)
@@ -43,8 +45,8 @@ class TrainingBatches:
     def batches(self, epoch: int, first: int) -> Iterable[TensorBatch]:
         """Yield the batches of an epoch, starting with number `first`."""
         if self._steps is None:
-            return on_device(self._reader.epoch(epoch, first))
-        return on_device(itertools.islice(self._onwards(epoch * self._steps + first), self._steps - first))
+            return on_device(self._reader.epoch(epoch, first), self._lazy)
+        return on_device(itertools.islice(self._onwards(epoch * self._steps + first), self._steps - first), self._lazy)
 
     def _onwards(self, number: int) -> Iterator[Batch]:
         """Yield batches from this number on, in endless passes over the rows."""
@@ -68,7 +70,7 @@ def train(run: Prepared) -> Trained:
     """
     start = time.monotonic()
     config, model = run.config, model_of(run)
-    data = TrainingBatches(reader_of(run, model, "train", config.data.batch_size), config.training.steps_per_epoch)
+    data = TrainingBatches(reader_of(run, model, "train", config.data.batch_size), model.embedding.lazy, config.training.steps_per_epoch)
     trainer, evaluator = build_trainer(config, model, run.dtype, len(data)), Evaluator(model, config.device.xla)
     go_on(run, model, trainer)
     evaluation = saver = None

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from model.compilation import on_gpu
+from model.embedding.lazy_rows import Placed
 
 
 class HostBatch(Protocol):
@@ -47,10 +48,16 @@ class StepInputs(NamedTuple):
 
 
 class TensorBatch(NamedTuple):
-    """A batch on the device, with its copy on the host."""
+    """A batch on the device, with its copy on the host. `placed` has the ids of lazy tables as places, as `inputs.ids` has them."""
 
     inputs: StepInputs
     host: HostBatch
+    placed: Placed | None = None
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The ids as the tables are looked up by them, `[K_r, B]`."""
+        return self.host.ids if self.placed is None else self.placed.ids
 
     @property
     def weight(self) -> float:
@@ -58,13 +65,13 @@ class TensorBatch(NamedTuple):
         return self.host.num_samples if self.host.total_weight is None else self.host.total_weight
 
 
-def to_device(batch: HostBatch) -> TensorBatch:
-    """Copy a batch to the device.
+def to_device(batch: HostBatch, placed: Placed | None = None) -> TensorBatch:
+    """Copy a batch to the device, with the ids of lazy tables as places where there are any.
 
     For a GPU numericals are copied in their own dtype. On a CPU they become float32 here: oneDNN complains about float16 inputs, and M columns take
     little memory.
     """
     numerical = batch.numerical if on_gpu() else batch.numerical.astype(np.float32)
-    ids, local_ids = (some.view(np.float32) if on_gpu() else some for some in (batch.ids, batch.local_ids))
+    ids, local_ids = (some.view(np.float32) if on_gpu() else some for some in (batch.ids if placed is None else placed.ids, batch.local_ids))
     parts = numerical, ids, local_ids, batch.labels.astype(np.float32), batch.weights
-    return TensorBatch(StepInputs(*map(tf.convert_to_tensor, parts)), batch)
+    return TensorBatch(StepInputs(*map(tf.convert_to_tensor, parts)), batch, placed)

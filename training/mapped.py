@@ -34,6 +34,7 @@ class MappedTables:
     """
 
     shards = replicated = ()
+    lazy = None
 
     def __init__(self, placement: Placement, tables: Sequence[RowReader]):
         self.widths, self.world, self.names = placement.widths, World(), tuple(feature.name for feature in placement.features)

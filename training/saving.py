@@ -8,6 +8,7 @@ from typing import Any
 from model.sharded_model import ShardedModel
 from training.device_batch import TensorBatch
 from training.groups import Groups
+from training.lazy_state import lazy_state
 from training.position import Position
 from training.report import StepReport
 from training.snapshot import Snapshot
@@ -57,10 +58,14 @@ class Saver:
         marks = b""
         if self._touched:
             metadata, marks = metadata | self._touched.described(), b"".join(bits.tobytes() for bits in self._touched.bits())
-        written, everything = parts(model, groups, frozen), arrays(model, groups)
+        lazy = lazy_state(model, frozen)
+        metadata |= lazy.metadata()
+        written, everything = parts(model, groups, frozen), arrays(model, groups, lazy.counts)
         among = Among(self._keep, best, self._alone, None if best else self._settle)
         saving = Saving(self._path, position.step, everything, written, metadata, model.embedding.world, among, digest(model, groups))
         saving.keep(self._files)
+        for name, content in lazy.files().items():
+            saving.put(name, content)
         if self._touched:
             saving.put(TOUCHED_FILE, marks)
         self._alone, self._settle = False, None
@@ -139,7 +144,7 @@ class Checkpoints:
         if self._saving is None or self._written:
             return
         start = time.monotonic()
-        kept = self._snapshot.protect(batch.host.ids)
+        kept = self._snapshot.protect(batch.rows)
         while kept > self._snapshot.limit and not self._written:
             self._written = self._saving.advance(wait=True)
             kept = self._snapshot.bytes

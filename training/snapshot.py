@@ -19,6 +19,39 @@ def kept_bytes(local_workers: int) -> int:
     return max(KEPT_BYTES, available_bytes() // KEPT_SHARE // local_workers) if on_gpu() else KEPT_BYTES
 
 
+class Order:
+    """The order in which a snapshot reads the rows of a shard: as they lie, or of a lazy table those that exist, by ascending row number.
+
+    Args:
+        local: the shard.
+
+    Attributes:
+        numbers: of a lazy table, the numbers of its rows, `[n]` int32 ascending; else None.
+    """
+
+    def __init__(self, local: LocalShard):
+        self.numbers = self._places = self._position = None
+        if local.lazy:
+            ids = local.lazy.ids()
+            self._places = np.argsort(ids).astype(np.int32)
+            self.numbers, self._position = ids[self._places], np.empty_like(self._places)
+            self._position[self._places] = np.arange(len(ids), dtype=np.int32)
+
+    def positions(self, rows: np.ndarray) -> np.ndarray:
+        """Return the positions of rows that are about to change, ascending, given as they lie, ascending. Rows newer than the snapshot have none."""
+        return rows if self._places is None else np.sort(self._position[rows[: np.searchsorted(rows, len(self._places))]])
+
+    def places(self, positions: np.ndarray) -> np.ndarray:
+        """Return the rows at these positions, as they lie."""
+        return positions if self._places is None else self._places[positions]
+
+    def read(self, rows: VariableRows, start: int, stop: int) -> np.ndarray:
+        """Return the rows at positions start to stop."""
+        if self._places is None:
+            return rows.read(start, stop)
+        return gather_rows(rows.variable, self._places[start:stop]).numpy()
+
+
 class FrozenRows:
     """A snapshot of a table's rows, to be read once, in order, while training continues.
 
@@ -27,11 +60,12 @@ class FrozenRows:
 
     Args:
         rows: the rows of the table.
+        order: the order in which they are read; below, rows are numbered by it.
         settle: called before rows are read; fetches copies that were taken but are not kept yet.
     """
 
-    def __init__(self, rows: VariableRows, settle: Callable[[], None]):
-        self.stored, self._settle = rows, settle
+    def __init__(self, rows: VariableRows, order: Order, settle: Callable[[], None]):
+        self.stored, self.order, self._settle = rows, order, settle
         self._rows = rows.count
         self._next = 0  # first row that was not read yet
         self._kept: list[tuple[np.ndarray, np.ndarray]] = []  # numbers of rows, ascending, and their values
@@ -58,7 +92,7 @@ class FrozenRows:
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return rows start to stop, `[n, columns]`, as they were at the time of the snapshot."""
         self._settle()
-        values = self.stored.read(start, stop)
+        values = self.order.read(self.stored, start, stop)
         for numbers, rows in self._kept:
             first, last = np.searchsorted(numbers, (start, stop))
             values[numbers[first:last] - start] = rows[first:last]
@@ -80,39 +114,48 @@ class Snapshot:
 
     def __init__(self, shards: Iterable[LocalShard], places: Iterable[tuple[int, ...]], limit: int = KEPT_BYTES):
         self.limit = limit
-        self._shards = [
-            (place, {kind: FrozenRows(rows, self._settle) for kind, rows in one.kinds().items()}) for one, place in zip(shards, places, strict=True)
-        ]
+        self._shards = []
+        orders: dict[int, Order] = {}  # by lazy table
+        for one, place in zip(shards, places, strict=True):
+            order = orders.get(id(one.lazy)) or Order(one)
+            if one.lazy:
+                orders[id(one.lazy)] = order
+            self._shards.append((place, order, {kind: FrozenRows(rows, order, self._settle) for kind, rows in one.kinds().items()}))
         self._copies: list[tuple[tf.Tensor, list[tuple[FrozenRows, np.ndarray]]]] = []  # the device may still be making them
         self._copied = 0  # bytes of the copies
 
     def rows(self, number: int, kind: str) -> FrozenRows:
         """Return the rows of the number-th shard: of its weights or of a slot."""
-        return self._shards[number][1][kind]
+        return self._shards[number][2][kind]
+
+    def numbers(self, number: int) -> np.ndarray | None:
+        """Return the numbers of the number-th shard's rows, see `Order`."""
+        return self._shards[number][1].numbers
 
     @property
     def bytes(self) -> int:
         """The memory of the kept rows and of the copies."""
-        return self._copied + sum(frozen.bytes for _, kinds in self._shards for frozen in kinds.values())
+        return self._copied + sum(frozen.bytes for _, _, kinds in self._shards for frozen in kinds.values())
 
     def protect(self, ids: np.ndarray) -> int:
-        """Keep the rows that a step over `ids`, `[K_r, B]`, would overwrite before they are read; return the bytes kept in all.
+        """Keep the rows that a step over `ids`, `[K_r, B]`, of lazy tables the places, would overwrite before they are read; return the bytes kept in all.
 
         One operation for each variable takes the copies. They are fetched from the device a step later, so nothing waits for the device.
         """
         self._settle()
         distinct: dict[tuple[int, ...], np.ndarray] = {}
         by_variable: dict[int, list[tuple[FrozenRows, np.ndarray]]] = {}
-        for place, kinds in self._shards:
+        for place, order, kinds in self._shards:
             if place not in distinct:
                 found = np.unique(ids[list(place)])
                 distinct[place] = found[np.searchsorted(found, 0) :]  # drop −1, which means no id
+            changed = order.positions(distinct[place])
             for frozen in kinds.values():
-                rows = frozen.wanted(distinct[place])
+                rows = frozen.wanted(changed)
                 if len(rows):
                     by_variable.setdefault(id(frozen.stored.variable), []).append((frozen, rows))
         for wanted in by_variable.values():
-            numbers = [frozen.stored.first + rows for frozen, rows in wanted]
+            numbers = [frozen.stored.first + frozen.order.places(rows) for frozen, rows in wanted]
             copy = gather_rows(wanted[0][0].stored.variable, numbers[0] if len(numbers) == 1 else np.concatenate(numbers))
             self._copies.append((copy, wanted))
             self._copied += 4 * copy.shape.num_elements()

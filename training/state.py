@@ -10,6 +10,7 @@ from model.embedding.table_memory import CHUNK_ROWS
 from model.sharded_model import ShardedModel
 from training.groups import Groups
 from training.growth import Growth
+from training.lazy_state import check_room, of_shards, restore_slot, restore_weights
 from training.loss_scale import SLOT as DYNAMIC_SCALE
 from training.snapshot import Snapshot, kept_bytes
 from utils.checkpoint.manifest import CheckpointError
@@ -20,15 +21,20 @@ from utils.cluster.agreement import compare_weights
 SLOTS_BY_WEIGHT = 3  # the first format of checkpoints that names dense slots by their weights
 
 
-def arrays(model: ShardedModel, groups: Groups | None = None) -> dict[str, Array]:
-    """Return all arrays of a checkpoint of the model and, with `groups`, of its training, by name; the same on every worker."""
+def arrays(model: ShardedModel, groups: Groups | None = None, touched: Mapping[str, int] | None = None) -> dict[str, Array]:
+    """Return all arrays of a checkpoint of the model and, with `groups`, of its training, by name; the same on every worker.
+
+    Of the tables in `touched`, the lazy ones, so many rows are written.
+    """
     placement = model.embedding.placement
     widths: dict[int, int] = {shard.table: shard.width for shards in placement.workers for shard in shards}
     found = {name: Array(tuple(variable.shape)) for name, variable in _shared(model, groups).items()}
     for number, table in enumerate(placement.tables):
-        found[f"tables/{table.name}/weights"] = Array((table.rows, table.dim), widths.get(number, table.dim))
+        count = (touched or {}).get(table.name)
+        rows, of = (table.rows, None) if count is None else (count, table.rows)
+        found[f"tables/{table.name}/weights"] = Array((rows, table.dim), widths.get(number, table.dim), of)
         for slot in groups.table_slots(table.group) if groups else ():
-            shape = Array((table.rows, 1)) if slot.per_row else found[f"tables/{table.name}/weights"]
+            shape = Array((rows, 1), rows=of) if slot.per_row else found[f"tables/{table.name}/weights"]
             found[f"tables/{table.name}/{slot.name}"] = shape
     return found
 
@@ -99,9 +105,16 @@ def restore(model: ShardedModel, checkpoint: Checkpoint, growth: Growth | None =
         values = growth.dense(name, values, model.bottom_width, model.embedding.widths) if growth else values
         _check_shape(checkpoint, name, values.shape, tuple(variable.shape))
         variable.assign(values)
+    check_room(model, checkpoint)
+    for table in of_shards(model.embedding.shards):
+        rows = growth.known_rows(table.table.name) if growth else table.table.rows
+        if rows:
+            name = f"tables/{table.table.name}/weights"
+            _check_shape(checkpoint, name, checkpoint.shape(name), (rows, table.table.dim))
+            restore_weights(table, checkpoint, rows)
     for local in model.embedding.shards:
         rows = growth.known_rows(local.name) if growth else local.shard.rows
-        if rows:
+        if rows and not local.lazy:
             _restore_shard(local, "weights", checkpoint, (rows, model.embedding.placement.tables[local.shard.table].dim))
 
 
@@ -113,8 +126,15 @@ def restore_optimizer(model: ShardedModel, groups: Groups, checkpoint: Checkpoin
         values = checkpoint.read(f"optimizer/{name}")
         _check_shape(checkpoint, f"optimizer/{name}", values.shape, tuple(variable.shape))
         variable.assign(values)
+    per_row = {local.name: local.per_row for local in model.embedding.shards}
+    for table in of_shards(model.embedding.shards):
+        for slot in table.shards[0].starts:
+            name = f"tables/{table.table.name}/{slot}"
+            width = 1 if slot in per_row[table.table.name] else table.table.dim
+            _check_shape(checkpoint, name, checkpoint.shape(name), (table.table.rows, width))
+            restore_slot(table, slot, checkpoint)
     for local in model.embedding.shards:
-        for kind in local.slots:
+        for kind in local.slots if not local.lazy else ():
             width = 1 if kind in local.per_row else model.embedding.placement.tables[local.shard.table].dim
             _restore_shard(local, kind, checkpoint, (local.shard.rows, width))
 

@@ -96,8 +96,10 @@ class Trainer:
         rates = [learning_rate] * self.groups.num_rates if isinstance(learning_rate, float | int) else list(learning_rate)
         # One small tensor holds everything but the data that changes from step to step. It is float64 to hold the step's number exactly.
         message = [step, batch.weight, *rates, *mine.pack(), *([float(measured)] if self._norms else [])]
+        if batch.placed:
+            self.model.embedding.lazy.commit(batch.placed)
         report = self._step(batch.inputs, tf.constant(message, tf.float64))
-        self.touched.add(batch.host)
+        self.touched.add(batch)
         return report
 
     def graph(self, inputs: StepInputs) -> tf.Graph:

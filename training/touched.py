@@ -8,9 +8,10 @@ import numpy as np
 
 from model.compilation import on_gpu
 from model.embedding.distributed import DistributedEmbedding
+from model.embedding.row_bits import bits_of, numbers_of
 from model.embedding.shard import IdRows
 from model.embedding.shard_specs import ids_of
-from training.device_batch import HostBatch
+from training.device_batch import TensorBatch
 from utils.checkpoint.kept_files import TOUCHED_FILE
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
@@ -47,22 +48,18 @@ class Marks:
         np.add(chosen, self._starts, out=self._numbers)
         self._marks[self._numbers.reshape(-1)] = 1
 
-    def bits(self) -> np.ndarray:
-        """Return the marks of all tables, one bit a row, each table from a whole byte on."""
-        packed = [np.packbits(self._marks[start : start + rows]) for start, rows in self._places.values()]
-        return np.concatenate(packed) if packed else np.empty(0, np.uint8)
-
-    def mark(self, bits: Mapping[int, np.ndarray]) -> None:
-        """Mark the rows whose bits are set, given for each table by its index."""
-        for table, (start, rows) in self._places.items():
-            self._marks[start : start + rows] |= np.unpackbits(bits[table], count=rows)
+    def of(self, table: int) -> np.ndarray:
+        """Return the marks of a table, `[V]` uint8; a view."""
+        start, rows = self._places[table]
+        return self._marks[start : start + rows]
 
 
 class Touched:
     """The rows touched so far in a run.
 
-    A worker marks the rows of the tables whose first column it holds, and those of replicated tables that its own samples name. With a GPU another
-    thread does so, during the next step: marking 1.7 million ids takes the host about as long as the step takes the device.
+    A worker marks the rows of the tables whose first column it holds, and those of replicated tables that its own samples name. Those of lazy tables
+    are marked by their places. With a GPU another thread does so, during the next step: marking 1.7 million ids takes the host about as long as the
+    step takes the device.
 
     Args:
         embedding: the tables of a model, built.
@@ -77,18 +74,21 @@ class Touched:
         self._sharded = [[shard.table for shard in shards if shard.first == 0] for shards in placement.workers]
         self._replicated = list(placement.replicated)
         read, own = (ids_of(placement, features) for features in (embedding.view.global_features, embedding.view.local_features))
-        self._global, self._local = (
-            Marks(
-                {table: placement.rows[table] for table in tables},
-                [(table, ids) for ids in some if (table := placement.table_of[ids.feature]) in tables],
-            )
-            for tables, some in ((self._sharded[self._world.rank], read), (self._replicated, own))
-        )
+        self._lazy, lazy = embedding.lazy, embedding.lazy.tables if embedding.lazy else {}
+        mine, placed = self._sharded[self._world.rank], embedding.lazy.layout.read if embedding.lazy else ()
+
+        def marks(tables: Sequence[int], rows: Mapping[int, int], ids: Sequence[IdRows]) -> Marks:
+            looked_up = [(table, some) for some in ids if (table := placement.table_of[some.feature]) in tables]
+            return Marks({table: rows[table] for table in tables}, looked_up)
+
+        rows = dict(enumerate(placement.rows))
+        self._global, self._local = marks([table for table in mine if table not in lazy], rows, read), marks(self._replicated, rows, own)
+        self._placed = marks([table for table in mine if table in lazy], {table: one.capacity for table, one in lazy.items()}, placed)
         self.since = 0
         self._thread = ThreadPoolExecutor(1, "touched") if on_gpu() else None
         self._last: Future | None = None  # the marking of the last batch, which may still be going on
 
-    def add(self, batch: HostBatch) -> None:
+    def add(self, batch: TensorBatch) -> None:
         """Mark the rows of a training batch."""
         self._finish()
         if self._thread is None:
@@ -96,9 +96,11 @@ class Touched:
         else:
             self._last = self._thread.submit(self._mark, batch)
 
-    def _mark(self, batch: HostBatch) -> None:
-        self._global.add(batch.ids)
-        self._local.add(batch.local_ids)
+    def _mark(self, batch: TensorBatch) -> None:
+        self._global.add(batch.host.ids)
+        self._local.add(batch.host.local_ids)
+        if batch.placed:
+            self._placed.add(batch.placed.ids)
 
     def _finish(self) -> None:
         """Wait until the rows of the last batch are marked."""
@@ -109,7 +111,8 @@ class Touched:
     def bits(self) -> list[np.ndarray]:
         """Return the marks of every table, in their order, as bits; on the first worker only, else nothing. Every worker calls this."""
         self._finish()
-        received = self._world.gather_to_first(np.concatenate([self._global.bits(), self._local.bits()]), "touched")
+        mine = [self._bits(table) for table in (*self._sharded[self._world.rank], *self._replicated)]
+        received = self._world.gather_to_first(np.concatenate(mine) if mine else np.empty(0, np.uint8), "touched")
         if not self._world.first:
             return []
         found: dict[int, np.ndarray] = {}
@@ -121,9 +124,18 @@ class Touched:
                 start = stop
         return [found[table] for table in range(len(rows))]
 
+    def _bits(self, table: int) -> np.ndarray:
+        """Return this worker's marks of a table, one bit a row."""
+        if table in self._replicated:
+            return np.packbits(self._local.of(table))
+        if self._lazy is None or table not in self._lazy.tables:
+            return np.packbits(self._global.of(table))
+        lazy = self._lazy.tables[table]
+        return bits_of(lazy.ids()[self._placed.of(table)[: lazy.known] > 0], lazy.table.rows)
+
     def shares(self) -> dict[str, float]:
         """Return the share of each table's rows that were touched, by the table's name; on the first worker only. Every worker calls this."""
-        return {name: int(np.unpackbits(bits).sum()) / rows for (name, rows), bits in zip(self.tables.items(), self.bits(), strict=False)}
+        return {name: int(np.bitwise_count(bits).sum()) / rows for (name, rows), bits in zip(self.tables.items(), self.bits(), strict=False)}
 
     def described(self) -> dict[str, Any]:
         """Return the entry of the manifest of a checkpoint that holds the marks in `TOUCHED_FILE`."""
@@ -147,5 +159,10 @@ class Touched:
             found[table] = content[start : start + -(-rows // 8)]
             start += len(found[table])
         self.since = int(saved.get("since") or 0)
-        self._global.mark(found)
-        self._local.mark(found)
+        lazy = self._lazy.tables if self._lazy else {}
+        for marks, tables in ((self._global, self._sharded[self._world.rank]), (self._local, self._replicated)):
+            for table in tables:
+                if table not in lazy:
+                    marks.of(table)[:] |= np.unpackbits(found[table], count=len(marks.of(table)))
+        for table in lazy.keys() & set(self._sharded[self._world.rank]):
+            self._placed.of(table)[lazy[table].add(numbers_of(found[table]))] = 1

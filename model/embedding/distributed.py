@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from model.compilation import on_gpu
 from model.embedding.exchange import Exchange
+from model.embedding.lazy_rows import LazyMemory, LazyTables, lazy_tables
 from model.embedding.pack import joined
 from model.embedding.placement import Placement, Shard
 from model.embedding.replicated import replicated_gradients, replicated_vectors, update_replicated
@@ -57,7 +58,13 @@ class DistributedEmbedding(keras.layers.Layer):
         seed: the seed of the initial rows, see `UniformRows`.
         compute_dtype: the dtype of the vectors.
         native: the C++ operations, which look up and update the sharded tables where all of them are in host memory; None for TensorFlow's own.
+        memory: the memory for the rows of lazy tables; None where there are none.
+
+    Attributes:
+        lazy: this worker's lazy tables; None where it has none. The lookup and the update take their ids as places, see `lazy_rows`.
     """
+
+    lazy: LazyTables | None = None
 
     def __init__(
         self,
@@ -67,11 +74,12 @@ class DistributedEmbedding(keras.layers.Layer):
         seed: int = 0,
         compute_dtype: str = "float32",
         native: NativeOperations | None = None,
+        memory: LazyMemory | None = None,
     ):
         super().__init__(name="embedding", dtype="float32")
         self.placement, self.world, self.features, self.view = placement, world, placement.features, placement.view(world.rank)
         self.names, self.widths = tuple(feature.name for feature in placement.features), placement.widths
-        self._seed, self._compute_dtype, self._native = seed, tf.as_dtype(compute_dtype), native
+        self._seed, self._compute_dtype, self._native, self._memory = seed, tf.as_dtype(compute_dtype), native, memory
 
     def build(self, input_shape=None):
         """Allocate this worker's tables and initialise them in place."""
@@ -79,7 +87,9 @@ class DistributedEmbedding(keras.layers.Layer):
         read, own = (ids_of(placement, features) for features in (self.view.global_features, self.view.local_features))
         whole = [Shard(table, placement.rows[table], 0, placement.tables[table].dim) for table in placement.replicated]
         devices = {shard: "CPU:0" if shard in placement.hosted[rank] else "" for shard in placement.workers[rank]}
-        mine = [shard_spec(placement, shard, self._seed, read, device) for shard, device in devices.items()]
+        self.lazy = lazy_tables(placement, rank, read, self._seed, self._memory, self._native)
+        read, lazy = (self.lazy.layout.read, self.lazy.tables) if self.lazy else (read, {})
+        mine = [shard_spec(placement, shard, self._seed, read, device, lazy=lazy.get(shard.table)) for shard, device in devices.items()]
         self.groups = allocate(mine, self._weight)
         self.replicated_groups = allocate([shard_spec(placement, shard, self._seed, own, replicated=True) for shard in whole], self._weight)
         by_shard = {local.shard: local for group in self.groups for local in group.shards}
@@ -111,7 +121,7 @@ class DistributedEmbedding(keras.layers.Layer):
         """Look up the vectors of this worker's samples.
 
         Args:
-            ids: `[K_r, B]` int32, on a GPU int64, the ids of the features `view.global_features`.
+            ids: `[K_r, B]` int32, on a GPU int64, the ids of the features `view.global_features`; with lazy tables `Placed.ids`.
             local_ids: `[K_l, b]` of the same dtype, the ids of the features `view.local_features`.
 
         Returns:
@@ -128,8 +138,10 @@ class DistributedEmbedding(keras.layers.Layer):
         """Look up ids `[B, K]` of all features in a single process: vectors `[B, F, D]`, or `[B, C]`; gradients flow to the tables.
 
         Raises:
-            ValueError: there are other workers, or the number of ids is wrong, see `whole_vectors`.
+            ValueError: there are other workers, a table is lazy, or the number of ids is wrong, see `whole_vectors`.
         """
+        if self.lazy:
+            raise ValueError("the model can be called only where all its tables are in memory; load it without --table_storage lazy")
         if self.world.size > 1:
             raise ValueError(f"the model can be called only in a single process, there are {self.world.size} workers; use dlrm.py with several")
         return self._shaped(whole_vectors(self.shards, self.placement.table_of, ids_of(self.placement), ids, self._compute_dtype))

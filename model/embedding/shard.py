@@ -1,19 +1,23 @@
 """A shard on this worker (columns of a table, or a whole replicated table) with its optimizer slots, and the ids that are looked up in it."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
 from model.embedding.shards import Shard
 from model.embedding.table_memory import VariableRows
 
+if TYPE_CHECKING:
+    from model.embedding.lazy_rows import LazyTable
+
 
 @dataclass
 class LocalShard:
     """Columns of one table on this worker: the weights `[V, width]` and the optimizer's slots, `[V, width]` or `[V, 1]`.
 
-    The shard has variables of its own, or shares variables with others and takes rows `first` to `first + V` of them (`shard_group`).
+    The shard has variables of its own, or shares variables with others and takes rows `first` to `first + V` of them (`shard_group`). The variables
+    of a `lazy` table hold the rows that exist, by their places (`lazy_rows`).
     """
 
     name: str  # name of the table
@@ -27,11 +31,13 @@ class LocalShard:
     group: str = ""  # group of the table, `whole` and `l2`: see `Table`
     whole: bool = False
     l2: float = 0.0
+    lazy: "LazyTable | None" = None
 
     def kinds(self, with_slots: bool = True) -> dict[str, VariableRows]:
-        """Return the rows of the weights and of the slots, by name."""
+        """Return the rows of the weights and of the slots, by name; of a lazy table those that exist, in the order of their places."""
         variables = {"weights": self.weights} | (self.slots if with_slots else {})
-        return {kind: VariableRows(variable, self.first, self.shard.rows) for kind, variable in variables.items()}
+        count = self.lazy.known if self.lazy else self.shard.rows
+        return {kind: VariableRows(variable, self.first, count) for kind, variable in variables.items()}
 
 
 class IdRows(NamedTuple):

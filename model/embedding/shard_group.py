@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from model.compilation import on_gpu
 from model.embedding.initializers import ConstantRows, StackedRows
+from model.embedding.lazy_rows import LazyTable
 from model.embedding.pack import Pack, columns_of, packs_of
 from model.embedding.shard import IdRows, LocalLookup, LocalShard
 from model.embedding.shards import Shard
@@ -53,8 +54,12 @@ class ShardGroup:
     def add_slots(self, rule) -> None:
         """Allocate the slots of an optimizer's rule (`training.optimizers.rule`)."""
         rows, per_row = self._weights.shape[0], frozenset(slot.name for slot in rule.slots if slot.per_row)
-        with tf.device(self._device):
-            slots = {slot.name: new_table(rows, 1 if slot.per_row else self.width, ConstantRows(slot.start), tf.Variable) for slot in rule.slots}
+        columns = {slot.name: 1 if slot.per_row else self.width for slot in rule.slots}
+        if self.shards[0].lazy:
+            slots = {slot.name: self.shards[0].lazy.add_slot(self.shards[0].shard, slot.name, columns[slot.name], slot.start) for slot in rule.slots}
+        else:
+            with tf.device(self._device):
+                slots = {slot.name: new_table(rows, columns[slot.name], ConstantRows(slot.start), tf.Variable) for slot in rule.slots}
         for local in self.shards:
             local.slots, local.per_row = slots, per_row
 
@@ -133,17 +138,18 @@ class ShardGroup:
 
 
 class ShardSpec(NamedTuple):
-    """A shard to allocate: part of table `name`, filled by `fill`; `device`, `group`, … as in `LocalShard`; `ids` are looked up in it."""
+    """A shard to allocate: part of table `name`, filled by `fill`; `device`, `group`, `lazy`, … as in `LocalShard`; `ids` are looked up in it."""
 
     name: str
     shard: Shard
     replicated: bool
     device: str
-    fill: RowFiller
+    fill: RowFiller | None  # None where the table is lazy
     ids: tuple[IdRows, ...]
     group: str
     whole: bool = False
     l2: float = 0.0
+    lazy: LazyTable | None = None
 
 
 def allocate(wanted: Sequence[ShardSpec], new_variable: NewVariable) -> list[ShardGroup]:
@@ -160,6 +166,8 @@ def allocate(wanted: Sequence[ShardSpec], new_variable: NewVariable) -> list[Sha
 
 
 def _allocated(members: Sequence[ShardSpec], new_variable: NewVariable) -> ShardGroup:
+    if members[0].lazy:
+        return _reserved(members[0], new_variable)
     counts = [one.shard.rows for one in members]
     first = [sum(counts[:i]) for i in range(len(counts))]
     alike = len({getattr(one.fill, "value", one.name) for one in members}) == 1  # one table, or tables filled with the same constant
@@ -173,3 +181,9 @@ def _allocated(members: Sequence[ShardSpec], new_variable: NewVariable) -> Shard
     ]
     lookups = [LocalLookup(local, ids) for local, one in zip(shards, members, strict=True) for ids in one.ids]
     return ShardGroup(shards, sorted(lookups, key=lambda lookup: (lookup.feature, lookup.local.shard.first)))
+
+
+def _reserved(one: ShardSpec, new_variable: NewVariable) -> ShardGroup:
+    weights = one.lazy.add_shard(one.shard, lambda initial: new_variable(f"{one.name}_{one.shard.first}", initial))
+    local = LocalShard(one.name, one.shard, one.replicated, one.device, weights, group=one.group, lazy=one.lazy)
+    return ShardGroup([local], [LocalLookup(local, ids) for ids in one.ids])

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from model.embedding.initializers import rows_of
+from model.embedding.lazy_rows import LazyTable
 from model.embedding.placement import Placement, Shard
 from model.embedding.shard import IdRows
 from model.embedding.shard_group import ShardSpec
@@ -22,7 +23,15 @@ def ids_of(placement: Placement, sources: Sequence[int] | None = None) -> list[I
     ]
 
 
-def shard_spec(placement: Placement, shard: Shard, seed: int, read: Sequence[IdRows], device: str = "", replicated: bool = False) -> ShardSpec:
+def shard_spec(
+    placement: Placement,
+    shard: Shard,
+    seed: int,
+    read: Sequence[IdRows],
+    device: str = "",
+    replicated: bool = False,
+    lazy: LazyTable | None = None,
+) -> ShardSpec:
     """Return the specification for allocating a shard of a placement.
 
     Args:
@@ -32,7 +41,9 @@ def shard_spec(placement: Placement, shard: Shard, seed: int, read: Sequence[IdR
         read: the ids that the worker reads.
         device: as in `LocalShard`.
         replicated: whether every worker holds the shard.
+        lazy: the rows of its table, where the table is lazy.
     """
     table = placement.tables[shard.table]
-    fill, ids = rows_of(table, seed, (shard.first, shard.last)), tuple(ids for ids in read if placement.table_of[ids.feature] == shard.table)
-    return ShardSpec(table.name, shard, replicated, device, fill, ids, table.group, table.whole, table.l2)
+    fill = None if lazy else rows_of(table, seed, (shard.first, shard.last))
+    ids = tuple(ids for ids in read if placement.table_of[ids.feature] == shard.table)
+    return ShardSpec(table.name, shard, replicated, device, fill, ids, table.group, table.whole, table.l2, lazy)
