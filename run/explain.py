@@ -11,7 +11,7 @@ from model.embedding.table import Feature
 from run.explain_importance import Estimate, Importance, Score, Scored, importances
 from run.explain_sample import Sample, draw
 from run.explain_units import Copies, Inputs, Unit, copies_among, joint_units, places_of, units_of
-from run.native_engine import native_precision, stored_scorer
+from run.native_engine import mapped_array, native_precision, stored_scorer
 from run.prepare import Prepared
 from run.restoring import restoring
 from run.scoring import shown
@@ -93,10 +93,11 @@ def _advance(run: Prepared, progress: Progress, count: int, turns: int) -> Calla
 def _score(run: Prepared, features: ModelFeatures) -> Score:
     """Return a function that scores inputs: by the C++ scorer where it can replace TensorFlow. The tables stay in the checkpoint's files."""
     checkpoint = run.checkpoint
-    tables = restoring(lambda: {table.name: MappedArray(checkpoint, f"tables/{table.name}/weights") for table in run.tables})
+    tables = restoring(lambda: {table.name: mapped_array(checkpoint, table.name) for table in run.tables})
+    engine: Any = None
     if native_precision(run.config) == FLOAT32:  # in bfloat16 it rounds elsewhere than TensorFlow
-        engine: Any = restoring(lambda: stored_scorer(checkpoint, run.config, len(features.numerical), run.features, _of(tables, run.features)))
-    else:
+        engine = restoring(lambda: stored_scorer(checkpoint, run.config, len(features.numerical), run.features, _of(tables, run.features)))
+    if engine is None:
         engine = evaluator_of(checkpoint, run.config, features, tables)
     run.console.say(f"the model is read from {checkpoint.folder} (step {checkpoint.step})")
 

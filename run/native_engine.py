@@ -1,4 +1,4 @@
-"""The C++ scorer of a checkpoint's model, where it can replace TensorFlow. Imports no TensorFlow."""
+"""A checkpoint's model without TensorFlow: its mapped tables, and the C++ scorer where it can replace TensorFlow."""
 
 import os
 from collections.abc import Sequence
@@ -6,11 +6,14 @@ from pathlib import Path
 
 from model.architectures import architecture_of
 from model.embedding.table import Feature
+from model.native_places import places_available, row_numbers
 from model.native_scorer import NativeScorer, Stored, StoredFeature, folded, native_precisions, native_scorer_library
 from utils.checkpoint.manifest import CheckpointError
+from utils.checkpoint.mapped import MappedArray
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config
 from utils.config.serving import BFLOAT16, FLOAT32
+from utils.initial_rows import numbers_of_rows
 
 _DENSE = "dense/"
 FEW = 256  # samples up to which the C++ scorer is used where either can score: up to there TensorFlow's overhead for a call shows
@@ -20,6 +23,8 @@ def stored_scorer(
     checkpoint: Checkpoint, config: Config, num_numerical: int, features: Sequence[Feature], tables: Sequence[Stored]
 ) -> NativeScorer | None:
     """Return the C++ scorer of a checkpoint's model, or None where TensorFlow must score: see `native_precision`.
+
+    TensorFlow also scores where the checkpoint stores only the touched rows of a table: the C++ scorer needs all rows in memory.
 
     Args:
         checkpoint: checkpoint whose dense weights are read.
@@ -32,7 +37,7 @@ def stored_scorer(
         CheckpointError: a dense weight is missing, damaged or of another shape than the model's, or a table's file is missing.
     """
     precision = native_precision(config)
-    if precision is None:
+    if precision is None or any(getattr(table, "partial", False) for table in tables):
         return None
     stored = [StoredFeature(one.name, table, one.hotness, one.pooling, one.weights) for one, table in zip(features, tables, strict=True)]
     architecture = architecture_of(config.model)
@@ -45,6 +50,11 @@ def stored_scorer(
         if layer.kernel.shape != shape or (layer.bias is not None and layer.bias.shape != shape[1:]):
             raise CheckpointError(f"{checkpoint.folder}: a layer's weights have shape {list(layer.kernel.shape)}, the model expects {list(shape)}")
     return NativeScorer(native_scorer_library(), num_numerical, stored, layers, architecture.native_shape(config.model), precision)
+
+
+def mapped_array(checkpoint: Checkpoint, table: str) -> MappedArray:
+    """Map the weights of a table in place. Raises CheckpointError as `MappedArray`."""
+    return MappedArray(checkpoint, f"tables/{table}/weights", row_numbers if places_available() else numbers_of_rows)
 
 
 def native_precision(config: Config) -> str | None:

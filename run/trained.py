@@ -12,7 +12,7 @@ from model.embedding.table import Feature, Table
 from model.native_scorer import NativeScorer
 from run.array_scorer import ArrayScorer, RawScorer
 from run.inherit import inherit
-from run.native_engine import FEW, native_precision, stored_scorer
+from run.native_engine import FEW, mapped_array, native_precision, stored_scorer
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
 from run.restoring import choice_note, restoring
 from run.sample_columns import columns_of, encoded, encoded_raw
@@ -299,7 +299,7 @@ def _mapped(checkpoint: Checkpoint, table: Table) -> MappedArray | packed.Packed
     """Map a table in place: in the checkpoint's array or, for a reduced precision, in the export's file."""
     precision = checkpoint.manifest.get(packed.NAME)
     if precision is None:
-        return MappedArray(checkpoint, f"tables/{table.name}/weights")
+        return mapped_array(checkpoint, table.name)
     try:
         return packed.PackedTable(checkpoint.folder, table.name, (table.rows, table.dim), precision)
     except ValueError as error:

@@ -8,6 +8,7 @@ from dataloading.vocabulary import RECORD, kept_file
 from utils.checkpoint import manifest, packed
 from utils.checkpoint.links import link, link_tree
 from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.touched_form import TOUCHED_ROWS, bitmap_name
 from utils.checkpoint.zarr_store import file_of
 from utils.config.serving import FLOAT32
 
@@ -17,8 +18,7 @@ _DROPPED = ("checksum", "files", "arrays", "format")
 def verified(checkpoint: Checkpoint) -> None:
     """Read every weight once to verify its checksum: served weights are mapped and not verified. Raises CheckpointError."""
     for name in weights_of(checkpoint):
-        for _ in checkpoint.read_rows(name):
-            pass
+        checkpoint.check(name)
 
 
 def weights_of(checkpoint: Checkpoint) -> list[str]:
@@ -42,13 +42,19 @@ def write_weights(checkpoint: Checkpoint, folder: Path, tables: Path | None, pre
     folder.mkdir(parents=True)
     arrays = {name: checkpoint.manifest["arrays"][name] for name in weights_of(checkpoint)}
     packs = tables is not None and precision != FLOAT32
+    dropped = _DROPPED
+    if packs:  # packed tables are whole
+        arrays = {name: {key: value for key, value in array.items() if key != manifest.TOUCHED} for name, array in arrays.items()}
+        dropped = (*_DROPPED, TOUCHED_ROWS)
     for name in arrays:
         if not (packs and name.startswith("tables/")):
             link_tree(checkpoint.folder / file_of(name), folder / file_of(name))
     if packs:
         link_tree(tables, folder)
+    else:
+        link_all(checkpoint.folder, folder, map(bitmap_name, checkpoint.manifest.get(TOUCHED_ROWS, {})))
     link_all(checkpoint.folder, folder, _vocabularies(checkpoint))
-    kept = {name: value for name, value in checkpoint.manifest.items() if name not in _DROPPED}
+    kept = {name: value for name, value in checkpoint.manifest.items() if name not in dropped}
     content = {**kept, "config": {**checkpoint.manifest.get("config", {}), **config}, "arrays": arrays}
     manifest.write(folder, content | ({packed.NAME: precision} if packs else {}))
 

@@ -156,7 +156,7 @@ class TouchedTable:
             if found != self.count:
                 raise ValueError(f"names {found:,} rows, the manifest says {self.count:,}")
         except (ValueError, OSError) as error:
-            raise fault(self._folder, path, brief(error)) from None
+            raise fault(self._folder, path, getattr(error, "strerror", None) or brief(error)) from None
         return padded
 
 

@@ -8,15 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.utils.checkpoint.touched_checkpoints import origins, trained, write
+from utils.checkpoint import writing
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.mapped import MappedArray
+from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.touched_form import bitmap_name
 from utils.checkpoint.zarr_store import create_array, write_rows
+from utils.initial_rows import numbers_of_rows
 
 
 def written(folder, values, chunk):
     store = create_array(folder / "a", values.shape, chunk).result()
     write_rows(store, 0, values, None).result()
-    return SimpleNamespace(folder=folder, shape=lambda name: values.shape)
+    return SimpleNamespace(folder=folder, shape=lambda name: values.shape, touched_table=lambda table: None)
 
 
 @settings(max_examples=40, deadline=None)
@@ -68,6 +73,48 @@ def test_other_chunks_are_mapped_one_by_one_in_order(tmp_path, chunk):
     for (row, column), array in zip(starts, found, strict=True):
         expected = values[row : row + chunk[0], column : column + chunk[1]]
         np.testing.assert_array_equal(array[: expected.shape[0], : expected.shape[1]], expected)
+
+
+@pytest.mark.parametrize("numbers", [np.empty(0, np.int64), np.array([0, 64, 129]), np.arange(1, 2999), np.arange(3000)])
+@pytest.mark.parametrize("step", [None, 2])
+@pytest.mark.parametrize("chunk_rows", [100, 1024])  # 1,024 rows of a multiple of 4 bytes are whole pages
+def test_rows_of_a_table_of_touched_rows(tmp_path, monkeypatch, numbers, step, chunk_rows):
+    monkeypatch.setattr(writing, "CHUNK_BYTES", chunk_rows * 4 * 6)
+    where = origins(1000, 3000)
+    table = trained(where, numbers)
+    write(tmp_path, where, numbers, table, step=step)
+    asked = np.random.default_rng(0).integers(0, 3000, 700).astype(np.int32)
+    drawn = []
+
+    def draw(key, counts, rows):
+        drawn.extend(rows)
+        return numbers_of_rows(key, counts, rows)
+
+    for kind, values in table.items():
+        mapped = MappedArray(Checkpoint(tmp_path), f"tables/user/{kind}", draw)
+        assert mapped.partial and mapped.shape == values.shape
+        for some in (asked, asked[:1], asked[:0]):
+            np.testing.assert_array_equal(mapped.rows(some).view(np.uint32), values[some].view(np.uint32))
+        for whole in (mapped.chunks, mapped.whole):
+            with pytest.raises(NotImplementedError, match="only its touched rows are stored"):
+                whole()
+    assert set(drawn) == set(asked) - set(numbers)
+
+
+def test_damage_of_touched_rows_is_found_when_they_are_mapped(tmp_path):
+    where, numbers = origins(100), np.array([3, 99])
+    folder = write(tmp_path, where, numbers, trained(where, numbers))
+    checkpoint, other = Checkpoint(tmp_path), Checkpoint(tmp_path)
+    mapped = MappedArray(checkpoint, "tables/user/weights")
+    (folder / "tables/user/weights/c/0/0").write_bytes(b"short")
+    with pytest.raises(DamagedError, match=r"weights/c/0/0: .*; the checkpoint is damaged"):
+        mapped.rows(np.array([3]))
+    (folder / "tables/user/weights/zarr.json").write_text("{}")
+    with pytest.raises(DamagedError, match=r"tables/user/weights: .*; the checkpoint is damaged"):
+        MappedArray(checkpoint, "tables/user/weights")
+    (folder / bitmap_name("user")).unlink()
+    with pytest.raises(DamagedError, match=r"touched_rows/user\.bin: No such file or directory; the checkpoint is damaged"):
+        MappedArray(other, "tables/user/weights")
 
 
 def test_mappings_are_released(tmp_path):
