@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dataloading.synthetic.touched_ids import Draws
 from model.embedding.placement import Placement
+from model.embedding.plan import rounded_up
 from model.embedding.table import ZEROS, Feature, Storage, Table
 from run.expected_rows import expected_rows
 from run.placing import agreed_memory, place_in, storage_of
@@ -197,7 +198,7 @@ def batches_note(config: Config, placement: Placement, memory: float, laws: Mapp
     if known > memory:
         raise AgreedError(
             f"{flag}: the rows of two batches take some {known / 1e9:.3g} GB with their optimizer slots, and {has}; give a smaller batch, or at "
-            f"least --table_memory_gb {_rounded_up(known)}"
+            f"least --table_memory_gb {rounded_up(known)}"
         )
     return f"{flag}: the rows of two batches may take up to {worst / 1e9:.3g} GB with their optimizer slots, and {has} (--table_memory_gb)"
 
@@ -207,12 +208,6 @@ def lazy_bytes(placement: Placement, rows: Mapping[int, float]) -> float:
     return max(
         sum(placement.storage.bytes(1, shard.width) * rows[shard.table] for shard in shards if shard.table in rows) for shards in placement.workers
     )
-
-
-def _rounded_up(size: float) -> str:
-    """Return bytes as a number of 10^9 bytes with two digits, rounded up."""
-    unit = 10 ** (math.floor(math.log10(size / 1e9)) - 1)
-    return f"{math.ceil(size / 1e9 / unit) * unit:.6g}"
 
 
 def held_described(placement: Placement, memory: float) -> str:

@@ -1,8 +1,10 @@
 """The placement that the options ask for, and its plan: what every worker would hold, look up and send. Imports no TensorFlow."""
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from model.embedding.placement import GIB, Memory, Placement, PlacementError, place
 from model.embedding.subtrees import sent
@@ -189,7 +191,12 @@ def report(placement: Placement, batch_size: int, vector_bytes: int, dense: int,
         "embedding_bytes": elements * _FLOAT_BYTES,
         "replicated": [names[table] for table in placement.replicated],
         "beyond_32_bits": sorted(
-            {names[shard.table] for shards in placement.workers for shard in shards if placement.held_rows(shard) * shard.width > 1 << 31}
+            {
+                names[shard.table]
+                for shards in placement.workers
+                for shard in shards
+                if shard.rows * shard.width > 1 << 31 and shard.table not in placement.lazy
+            }
         ),
         "stored_bytes": sum(stored),
         "stored_imbalance": max(stored) * len(stored) / max(sum(stored), 1),
@@ -199,6 +206,43 @@ def report(placement: Placement, batch_size: int, vector_bytes: int, dense: int,
         "dense_bytes": sum(worker["dense_bytes"] for worker in workers),
         "statistics_bytes": sum(worker["statistics_bytes"] for worker in workers),
         "workers": workers,
+    }
+
+
+def lazy_report(placement: Placement, memory: float, touched: Mapping[int, int]) -> dict:
+    """Return the memory of lazy tables as plain values.
+
+    `touched_bytes_on_fullest` is what the touched rows take on the worker where they take the most, where they are known of all lazy tables: training
+    needs as much of its memory.
+
+    Args:
+        placement: the placement of the tables.
+        memory: bytes for the rows of a worker's lazy tables; infinite where the options do not say it.
+        touched: the rows that the planned steps touch, by the table's index, as far as they are known.
+    """
+    rows = []
+    for i in placement.lazy:
+        table, of_rows = placement.tables[i], partial(placement.storage.bytes, width=placement.tables[i].dim)
+        rows.append(
+            {
+                "table": table.name,
+                "rows": table.rows,
+                "bytes": of_rows(table.rows),
+                "held_rows": table.held_rows,
+                "held_bytes": of_rows(table.held_rows),
+                "touched_rows": touched.get(i),
+                "touched_bytes": of_rows(touched[i]) if i in touched else None,
+            }
+        )
+    known = len(touched) == len(rows)
+    needed = [
+        sum(placement.storage.bytes(touched[shard.table], shard.width) for shard in shards if shard.table in touched) for shards in placement.workers
+    ]
+    return {
+        "memory_bytes": None if math.isinf(memory) else int(memory),
+        "touched_bytes_on_fullest": max(needed) if known else None,
+        "total": {name: sum(row[name] for row in rows) if known or not name.startswith("touched") else None for name in rows[0] if name != "table"},
+        "tables": rows,
     }
 
 
@@ -234,7 +278,36 @@ def as_table(plan: dict) -> str:
         lines.append(f"replicated on every worker: {', '.join(plan['replicated'])}")
     if plan["beyond_32_bits"]:
         lines.append(f"tables of more than 2^31 elements on a worker, whose rows a GPU indexes by 64 bits: {', '.join(plan['beyond_32_bits'])}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(_of_lazy(plan["lazy"]) if "lazy" in plan else ())])
+
+
+def _of_lazy(lazy: dict) -> Iterator[str]:
+    """Yield the lines about lazy tables: one for each, their totals, and what the touched rows need."""
+    limit, needed = lazy["memory_bytes"], lazy["touched_bytes_on_fullest"]
+    yield f"lazy tables: rows of at most {limit / GIB:.2f} GiB a worker" if limit else "lazy tables: no --table_memory_gb limits their rows"
+    width = max(len("lazy table"), *(len(row["table"]) for row in lazy["tables"]))
+    yield f"{'lazy table':<{width}}          rows       GiB share GiB  touched rows       GiB"
+    for row in (*lazy["tables"], {"table": "all", **lazy["total"]}):
+        known = row["touched_rows"] is not None
+        shown = f"{row['touched_rows']:>13,} {row['touched_bytes'] / GIB:>9.3f}" if known else f"{'unknown':>13} {'unknown':>9}"
+        yield f"{row['table']:<{width}} {row['rows']:>13,} {row['bytes'] / GIB:>9.2f} {row['held_bytes'] / GIB:>9.2f} {shown}"
+    of_steps = "" if lazy["steps"] is None else f" by {lazy['steps']:,} step{'s' * (lazy['steps'] != 1)} over {lazy['samples']:,} samples"
+    if lazy["touched"]:
+        counted = lazy["touched"] == "counted"
+        yield f"rows touched{of_steps}: {'counted in the train split' if counted else 'expected from the power law of their ids'}"
+    if lazy["advice"]:
+        yield f"rows touched{of_steps} that are unknown: {lazy['advice']}"
+    if needed is not None:
+        enough = limit is None or needed <= limit
+        yield f"touched rows take {needed / GIB:.3f} GiB on the fullest worker" + (
+            "" if enough else f", more than its memory, so training would end early: give --table_memory_gb {rounded_up(needed)}"
+        )
+
+
+def rounded_up(size: float) -> str:
+    """Return bytes as a number of 10^9 bytes with two digits, rounded up, as `--table_memory_gb` takes it."""
+    unit = 10 ** (math.floor(math.log10(size / 1e9)) - 1)
+    return f"{math.ceil(size / 1e9 / unit) * unit:.6g}"
 
 
 def _holds(slices: Sequence[dict]) -> str:

@@ -66,6 +66,7 @@ OF_A_START = {
     "data_parallel_threshold": "10",
     "worker_memory_gb": "3",
     "cpu_offloading_threshold_gb": "2",
+    "table_memory_gb": "1",
 }
 # Two values for flags where `values_of` cannot derive them from the option. Neither is the default, and no other flag forbids them.
 VALUES = {
@@ -125,7 +126,7 @@ OF_THE_POSITION = {
     "valid_fraction",  # the numbers of rows that follow from it are compared
     "dataset_subset",
 }
-OF_A_SCORE = {"logit_shift", "out_of_range", "combiner", "amp", "amp_dtype", "xla", "valid_batch_size"}
+OF_A_SCORE = {"logit_shift", "out_of_range", "combiner", "amp", "amp_dtype", "xla", "valid_batch_size", "table_storage", "table_storage_above"}
 INSTEAD = [  # if the first flag is given, the second is not taken over from the checkpoint
     ("test_freq", "evals_per_epoch"),
     ("evals_per_epoch", "test_freq"),

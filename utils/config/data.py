@@ -73,14 +73,14 @@ class DataConfig:
     valid_fraction: float = option(
         0.0,
         "fraction of the training rows, the last ones, to hold out for choosing the best model and the end of training",
-        modes=(TRAIN,),
+        modes=(TRAIN, PLAN),
         resume=INHERIT,
         bounds=Bounds("0 or more and below 1", 0, 1, below=True),
     )
     dataset_subset: float | None = option(
         None,
         "fraction of the training rows, the first ones, to train on, after --valid_fraction has held out its rows",
-        modes=(TRAIN,),
+        modes=(TRAIN, PLAN),
         resume=INHERIT,
         bounds=Bounds("above 0 and at most 1", 0, 1, above=True),
     )
@@ -96,7 +96,7 @@ class DataConfig:
         64008,
         "training batches of --dataset_type synthetic",
         unit="batches",
-        modes=(TRAIN,),
+        modes=(TRAIN, PLAN),
         resume=INHERIT,
         needs="dataset_type synthetic",
         bounds=SIZE,

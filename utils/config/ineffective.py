@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping
 
 from utils.config.config import OPTIONS, Config
 from utils.config.option import holds
-from utils.config.options import INFERENCE, TRAIN
+from utils.config.options import INFERENCE, PLAN, TRAIN
+from utils.config.placement import LAZY
 
 
 def warnings(config: Config, optimizers: Collection[str] = ()) -> list[str]:
@@ -60,9 +61,12 @@ def _of_several(config: Config) -> dict[str, tuple[bool, str]]:
     read = not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"
     restores = training.restore_checkpoint_path is not None
     afresh = not restores and training.resume != "auto", "without a checkpoint to restore"
+    measured = training.inference_benchmark_steps is not None and mode == INFERENCE, "with --inference_benchmark_steps"
+    planned = mode == PLAN and config.placement.table_storage != LAZY, f"with --mode {PLAN}, unless --table_storage {LAZY}"
     return {
-        "max_steps": (training.inference_benchmark_steps is not None and mode == INFERENCE, "with --inference_benchmark_steps"),
+        "max_steps": planned if mode == PLAN else measured,
         "best_metric": (mode == TRAIN and not training.evals_per_epoch and training.test_freq is None, "with --evals_per_epoch 0"),
+        **dict.fromkeys(("steps_per_epoch", "valid_fraction", "dataset_subset", "synthetic_dataset_train_batches", "dense_update_rows"), planned),
         "dataset_path": drawn,
         "feature_spec": drawn,
         "synthetic_dataset_cardinalities": read,

@@ -38,7 +38,7 @@ class OptimizerConfig:
         "update tables of at most so many rows whole in every step, with the moments of rows that the batch lacks, as Keras and PyTorch do by "
         "default; 0 for none",
         unit="rows",
-        modes=(TRAIN,),
+        modes=(TRAIN, PLAN),
         resume=INHERIT,
         not_with=("embedding_trainable false",),
         bounds=FROM_0,

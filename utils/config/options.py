@@ -203,7 +203,7 @@ class TrainingConfig:
         None,
         "length of an epoch; the next epoch continues in the training data where this one ended; the default is one pass over all rows",
         unit="steps",
-        modes=(TRAIN,),
+        modes=(TRAIN, PLAN),
         resume=MUST_EQUAL,
         bounds=STEPS_FROM_1,
     )
@@ -211,7 +211,7 @@ class TrainingConfig:
         -1,
         "stop training after this many steps, or --mode inference after this many batches of each size; -1 for no limit",
         unit="steps",
-        modes=(TRAIN, INFERENCE),
+        modes=(TRAIN, INFERENCE, PLAN),
         bounds=Bounds("at least 1 step, or -1 for no limit", 1, besides=(-1,)),
     )
     evals_per_epoch: int = option(
