@@ -1,9 +1,7 @@
 """Initial values of a table's rows: they depend only on (seed, table, row); the generators are those of `utils.initial_rows`."""
 
 from model.embedding.table import Table
-from utils.initial_rows import ConstantRows, Draw, NormalRows, Origin, Rows, StackedRows, UniformRows, numbers_of_rows
-
-__all__ = ["ConstantRows", "NormalRows", "StackedRows", "UniformRows", "origin_of", "rows_of"]
+from utils.initial_rows import Draw, Origin, Rows, numbers_of_rows
 
 
 def origin_of(table: Table, seed: int) -> Origin:

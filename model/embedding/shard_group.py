@@ -10,13 +10,13 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from model.compilation import on_gpu
-from model.embedding.initializers import ConstantRows, StackedRows
 from model.embedding.lazy_rows import LazyTable
 from model.embedding.pack import Pack, columns_of, packs_of
 from model.embedding.shard import IdRows, LocalLookup, LocalShard
 from model.embedding.shards import Shard
 from model.embedding.table_memory import RowFiller, new_table
 from model.embedding.touched_rows import AllRows, TouchedRows, sum_repeated, sum_repeated_lists
+from utils.initial_rows import ConstantRows, StackedRows
 
 NewVariable = Callable[[str, tf.Tensor], tf.Variable]
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from model.embedding.initializers import ConstantRows
 from model.embedding.row_squares import node_sum
 from model.embedding.table_memory import new_table
 from model.embedding.touched_rows import TouchedRows, sum_repeated
@@ -21,6 +20,7 @@ from training.optimizers.adam import Adam
 from training.optimizers.ftrl import Ftrl
 from training.optimizers.rmsprop import Rmsprop
 from training.optimizers.sgd import Momentum, Sgd
+from utils.initial_rows import ConstantRows
 
 ROOT = Path(__file__).parents[2]
 OPTIMIZERS = {

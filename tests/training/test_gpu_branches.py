@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from model.embedding.initializers import ConstantRows, UniformRows
 from model.embedding.table_memory import CHUNK_ROWS, new_table, read_rows
 from tests.model.tiny_model import batch, model_and_trainer, weights
 from training.evaluator import Evaluator
+from utils.initial_rows import ConstantRows, UniformRows
 
 STEPS = 50
 

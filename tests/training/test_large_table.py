@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from model.embedding.distributed import DistributedEmbedding, GroupUpdate
-from model.embedding.initializers import UniformRows
 from model.embedding.placement import single
 from model.embedding.table import Table
 from training.optimizers.sgd import Sgd
 from utils.distributed import World
+from utils.initial_rows import UniformRows
 
 ROWS, DIM = 8_500_000, 128
 

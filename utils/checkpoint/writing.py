@@ -111,7 +111,7 @@ class Saving:
         step: the number of training steps done.
         arrays: all arrays by name, `dense/bottom_mlp/0/kernel` or `tables/cat_0/weights` for instance; the same on every worker.
         parts: the parts that this worker writes; those of all workers together cover every array once.
-        metadata: JSON values for the manifest; with arrays of touched rows, also `touched_form.TOUCHED_ROWS`.
+        metadata: JSON values for the manifest; with arrays of touched rows, also `TOUCHED_ROWS`, and `put` writes their bitmaps (`touched_form`).
         world: the workers; each calls the constructor and `finish` at the same point.
         among: the checkpoint's place in its folder.
         digest: a hash of the weights that every worker has a copy of.
@@ -155,10 +155,7 @@ class Saving:
             self._try(lambda: files.put(self._folder))
 
     def put(self, name: str, content: bytes | np.ndarray) -> None:
-        """Write a small file beside the arrays, with its checksum at the end, on the first worker; `finish` raises its error.
-
-        For every table of which the touched rows are stored, this must be their bitmap, under the name `touched_form.bitmap_name`.
-        """
+        """Write a small file beside the arrays, with its checksum at the end, on the first worker; `finish` raises its error."""
         if self._world.first:
             self._try(lambda: write_checked(self._folder / name, content))
 

@@ -5,10 +5,10 @@ import pytest
 
 from model.embedding import table as embedding_table
 from model.embedding.distributed import DistributedEmbedding
-from model.embedding.initializers import UniformRows
 from model.embedding.placement import single
 from tests.model.tiny_model import TABLES, Table, batch, model_and_trainer, no_ids, weights
 from utils.distributed import World
+from utils.initial_rows import UniformRows
 
 
 def built(tables=TABLES, dim=4, initializer="uniform", **options):

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from model.embedding import table_memory
-from model.embedding.initializers import ConstantRows, UniformRows
 from model.embedding.table_memory import new_table, read_rows, write_rows
+from utils.initial_rows import ConstantRows, UniformRows
 
 
 def count_up(out, start):
@@ -61,7 +61,7 @@ import os, sys
 from utils.runtime import prepare_tensorflow
 prepare_tensorflow()
 import numpy as np, tensorflow as tf
-from model.embedding.initializers import ConstantRows
+from utils.initial_rows import ConstantRows
 from model.embedding.touched_rows import TouchedRows
 from training.optimizers.sgd import Sgd
 from model.embedding.table_memory import new_table, read_rows, write_rows
