@@ -214,6 +214,5 @@ def held_described(placement: Placement, memory: float) -> str:
     """Return a text about the lazy tables and their memory, for messages; empty where there are none."""
     if not placement.lazy:
         return ""
-    count = len(placement.lazy)
-    limit = "" if math.isinf(memory) else f", of whose rows a worker holds at most {memory / GIB:.1f} GiB"
-    return f"{count} lazy table{'s' * (count != 1)}{limit}"
+    count, most = len(placement.lazy), min(memory, lazy_bytes(placement, {i: placement.rows[i] for i in placement.lazy}))
+    return f"{count} lazy table{'s' * (count != 1)}, of whose rows a worker holds at most {most / GIB:.1f} GiB"
