@@ -9,7 +9,7 @@ from model.embedding.placement import Placement
 from model.embedding.plan import as_json, as_table, check_shared, lazy_report, report
 from run.expected_rows import known_laws
 from run.placing import place_tables
-from run.table_storage import batches_note, stored_tables, table_memory, with_held, without_lazy
+from run.table_storage import batches_note, stored_tables, table_memory, with_held, without_lazy, worker_note
 from run.tables import overruled_widths, tables_and_features, with_widths
 from run.touched import planned_touches
 from training.optimizers.table import table_rule
@@ -57,8 +57,11 @@ def show_plan(config: Config, program: str) -> None:
 
 def _of_lazy(config: Config, spec: FeatureSpec, placement: Placement, memory: float, console: Console) -> dict:
     """Return the plan of the lazy tables as plain values."""
-    if note := batches_note(config, placement, memory, known_laws(config.data, spec)):
-        console.warn(note)
+    given = config.placement.worker_memory_gb
+    available = math.inf if given is None else given * 1e9
+    for note in (batches_note(config, placement, memory, known_laws(config.data, spec)), worker_note(placement, memory, available)):
+        if note:
+            console.warn(note)
     touched = planned_touches(config, spec, placement, console)
     return {
         "steps": touched.steps,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dataloading.synthetic.touched_ids import Draws
-from model.embedding.placement import Placement
+from model.embedding.placement import Placement, Shard
 from model.embedding.plan import rounded_up
 from model.embedding.table import ZEROS, Feature, Storage, Table
 from run.expected_rows import expected_rows
@@ -129,8 +129,10 @@ def place_stored(
     of_lazy = table_memory(config, memory.free)
     tables = with_held(config, tables, of_lazy)
     placement = place_in(config, tables, features, world.size, memory)
-    if note := batches_note(config, placement, of_lazy, laws):
-        warn(note)
+    given = config.placement.worker_memory_gb
+    for note in (batches_note(config, placement, of_lazy, laws), worker_note(placement, of_lazy, memory.device if given is None else given * 1e9)):
+        if note:
+            warn(note)
     return tables, placement, of_lazy
 
 
@@ -203,11 +205,35 @@ def batches_note(config: Config, placement: Placement, memory: float, laws: Mapp
     return f"{flag}: the rows of two batches may take up to {worst / 1e9:.3g} GB with their optimizer slots, and {has} (--table_memory_gb)"
 
 
+def worker_note(placement: Placement, memory: float, available: float) -> str | None:
+    """Return a warning where a worker's tables in memory leave less than its lazy tables may take, else None.
+
+    A placement on several workers weighs lazy tables by equal shares of one worker's memory, though each worker has as much for its own.
+
+    Args:
+        placement: the placement of the tables.
+        memory: bytes as `table_memory` returns them.
+        available: bytes for tables on one worker.
+    """
+    lazy = {i: placement.rows[i] for i in placement.lazy}
+    for worker, shards in enumerate(placement.workers):
+        others = placement.replicated_bytes + sum(placement.size(shard) for shard in shards if shard.table not in lazy)
+        rows = min(memory, _bytes_of(placement, shards, lazy))
+        if rows and others + rows > available:
+            return (
+                f"--table_memory_gb: the rows of lazy tables may take {rows / GIB:.1f} GiB on worker {worker} beside {others / GIB:.1f} GiB of other "
+                f"tables, and it has {available / GIB:.1f} GiB; give less, or use more workers"
+            )
+    return None
+
+
 def lazy_bytes(placement: Placement, rows: Mapping[int, float]) -> float:
     """Return the bytes of so many rows of the lazy tables, with their slots, on the worker where they take the most."""
-    return max(
-        sum(placement.storage.bytes(1, shard.width) * rows[shard.table] for shard in shards if shard.table in rows) for shards in placement.workers
-    )
+    return max(_bytes_of(placement, shards, rows) for shards in placement.workers)
+
+
+def _bytes_of(placement: Placement, shards: Sequence[Shard], rows: Mapping[int, float]) -> float:
+    return sum(placement.storage.bytes(1, shard.width) * rows[shard.table] for shard in shards if shard.table in rows)
 
 
 def held_described(placement: Placement, memory: float) -> str:

@@ -18,6 +18,7 @@ from run.table_storage import (
     table_memory,
     with_held,
     without_lazy,
+    worker_note,
 )
 from run.tables import tables_and_features
 from tests.cli.runs import CARDINALITIES, SMALL, TRAIN, here, write_dataset
@@ -173,6 +174,17 @@ def test_two_batches_that_are_expected_to_exceed_the_memory_are_an_error():
         "--batch_size 100: the rows of two batches take some 6.4e-06 GB with their optimizer slots, and a worker has 5e-06 GB for its lazy tables; "
         "give a smaller batch, or at least --table_memory_gb 6.4e-06"
     )
+
+
+def test_a_worker_whose_tables_in_memory_leave_too_little_is_warned_of():
+    tables = [Table("a", 1 << 28, 4, lazy=True, held=1 << 26), Table("b", 1 << 28, 4, lazy=True, held=1 << 26), Table("c", 1 << 26, 4)]
+    placement = place(tables, 1)  # 1 GiB each, and each lazy one 4 GiB with all rows
+    assert worker_note(placement, 2 << 30, 3 << 30) is None and worker_note(place(tables[2:], 1), 2 << 30, 1) is None
+    assert worker_note(placement, 3 << 30, 3 << 30) == (
+        "--table_memory_gb: the rows of lazy tables may take 3.0 GiB on worker 0 beside 1.0 GiB of other tables, and it has 3.0 GiB; give less, or "
+        "use more workers"
+    )
+    assert worker_note(placement, 99 << 30, 9 << 30) is None and "may take 8.0 GiB" in worker_note(placement, 99 << 30, 8 << 30)
 
 
 def test_lazy_tables_are_announced():
