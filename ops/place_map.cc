@@ -12,7 +12,8 @@
 namespace dlrm {
 namespace {
 
-constexpr int64_t kBlock = 64;             // ids whose slots are fetched at once
+constexpr int64_t kBlock = 64;                // ids whose slots are fetched at once
+constexpr int64_t kFew = int64_t{1} << 20;    // slots; up to here maps double, for time counts more than memory
 constexpr int64_t kLarge = int64_t{4} << 20;  // bytes for which large pages pay
 
 // Asks for large pages, because with small ones most of a random access is the search for its page.
@@ -29,7 +30,7 @@ void UseLargePages(void* memory, int64_t bytes) {
 
 void NumberedIds::Reserve(int64_t more) {
   const int64_t wanted = (size() + more) * 4 / 3 + 1;
-  if (wanted > count_) Resize(std::max(wanted, count_ + count_ / 4));
+  if (wanted > count_) Resize(std::max(wanted, count_ + count_ / (count_ < kFew ? 1 : 4)));
 }
 
 void NumberedIds::Resize(int64_t count) {
@@ -40,11 +41,18 @@ void NumberedIds::Resize(int64_t count) {
   slots_.swap(old);
   const int64_t before = count_;
   count_ = count;
-  for (int64_t i = 0; i < before; ++i) {
-    if (!old[i].next) continue;
-    int64_t slot = Home(old[i].id);
-    while (slots_[slot].next) slot = After(slot);
-    slots_[slot] = old[i];
+  for (int64_t begin = 0; begin < before; begin += kBlock) {
+    Slot used[kBlock];  // found without branches, which would be hard to predict
+    int64_t n = 0;
+    for (int64_t i = begin; i < std::min(begin + kBlock, before); ++i) {
+      used[n] = old[i];
+      n += old[i].next != 0;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      int64_t slot = Home(used[i].id);
+      while (slots_[slot].next) slot = After(slot);
+      slots_[slot] = used[i];
+    }
   }
 }
 
@@ -71,8 +79,10 @@ int32_t NumberedIds::FindOrAdd(int32_t id, int64_t home) {
 
 void NumberedIds::Truncate(int64_t count) {
   while (size() > count) {
-    Erase(ids_.back());
-    ids_.pop_back();
+    const int64_t n = std::min(kBlock, size() - count);
+    int64_t homes[kBlock];
+    Homes(&ids_[size() - n], n, homes);
+    for (int64_t i = 0; i < n; ++i, ids_.pop_back()) Erase(ids_.back());
   }
 }
 

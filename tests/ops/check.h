@@ -72,5 +72,7 @@ void TestColumns();
 void TestInteraction();
 void TestFieldsAndGates();
 void TestScorer();
+void TestPlaceMap();
+void TestRowNumbers();
 
 #endif  // DLRM_TESTS_OPS_CHECK_H_

@@ -9,6 +9,8 @@ int main() {
   TestInteraction();
   TestFieldsAndGates();
   TestScorer();
+  TestPlaceMap();
+  TestRowNumbers();
   if (failures) std::printf("%d checks failed\n", failures);
   return failures != 0;
 }
