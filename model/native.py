@@ -117,14 +117,6 @@ class NativeOperations:
         key = f"C++ operations {path.stem.rpartition('-')[2]} by {symbols.dlrm_compiler().decode()}"
         self.key = f"{key} with AMX" if self.tiles else key
 
-    def reserve(self, rows: int, columns: int):
-        """Return rows of zeros, `[rows, columns]` float32, that take memory page by page as they are written.
-
-        Raises:
-            tf.errors.ResourceExhaustedError: there is no address space for them.
-        """
-        return self._library.dlrm_reserve_rows(shape=[rows, columns])
-
     def look_up(self, tables: Sequence, ids, lookups: Sequence[Lookup], dtype):
         """Return the vectors of the features side by side: one table row each, or the sum or the mean of several.
 
@@ -252,6 +244,11 @@ class NativeOperations:
     def sum_in_pairs(self, parts: Sequence):
         """Sum tensors of equal shape, in float32 and in the order of `ordered_sums.pairwise_sum`."""
         return self._library.dlrm_sum_in_pairs(parts=list(parts))
+
+
+def reserve_rows(operations: NativeOperations, rows: int, columns: int):
+    """Return rows of zeros, `[rows, columns]` float32, that take memory as they are written. Raises tf.errors.ResourceExhaustedError."""
+    return operations._library.dlrm_reserve_rows(shape=[rows, columns])
 
 
 class NormOperations:

@@ -55,6 +55,16 @@ class TensorBatch(NamedTuple):
     placed: Placed | None = None
 
     @property
+    def full(self) -> bool:
+        """Whether the batch's rows exceed the memory of lazy tables."""
+        return self.placed is not None and self.placed.full
+
+    def begin_step(self) -> None:
+        """Make the rows that a training batch has named first part of lazy tables."""
+        if self.placed is not None:
+            self.placed.commit()
+
+    @property
     def rows(self) -> np.ndarray:
         """The ids as the tables are looked up by them, `[K_r, B]`."""
         return self.host.ids if self.placed is None else self.placed.ids

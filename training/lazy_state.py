@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from model.embedding.lazy_rows import LazyTable
+from model.embedding.lazy_table import LazyTable
 from model.embedding.row_bits import bits_of
 from model.embedding.shard import LocalShard
 from model.sharded_model import ShardedModel
@@ -15,11 +15,11 @@ from training.snapshot import Snapshot
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.touched_form import TOUCHED_ROWS, bitmap_name
-from utils.errors import UserError
+from utils.errors import AgreedError, UserError
 
 
 class LazyState(NamedTuple):
-    """What a checkpoint holds of lazy tables beside their rows: the same on every worker but for the bits.
+    """The content of a checkpoint about lazy tables, beside their rows: the same on every worker but for the bits.
 
     Attributes:
         counts: the rows that exist, by table.
@@ -122,16 +122,29 @@ def check_room(model: ShardedModel, checkpoint: Checkpoint) -> None:
         )
 
 
-def full_line(model: ShardedModel) -> str:
-    """Return the line about this worker's lazy tables where their rows exceed the memory; else an empty text."""
-    lazy = model.embedding.lazy
-    if lazy is None or lazy.bytes <= lazy.budget:
-        return ""
-    rows = sum(table.known for table in lazy.tables.values())
-    return (
-        f"worker {model.embedding.world.rank}: the {rows:,} rows that batches have named take {lazy.bytes / 1e9:.3f} GB, more than the "
-        f"{lazy.budget / 1e9:.3f} of --table_memory_gb"
-    )
+def full_error(model: ShardedModel, after: str, saves: bool, resume: str | None) -> AgreedError | None:
+    """Return the error that ends a run where some worker's rows exceed the memory of its lazy tables, else None. Every worker calls this.
+
+    Args:
+        model: the model.
+        after: the last step, for the message.
+        saves: whether the run writes checkpoints.
+        resume: the value of `--resume`.
+    """
+    lazy, line = model.embedding.lazy, ""
+    if lazy and lazy.bytes > lazy.budget:
+        rows = sum(table.known for table in lazy.tables.values())
+        line = (
+            f"worker {model.embedding.world.rank}: the {rows:,} rows that batches have named take {lazy.bytes / 1e9:.3f} GB, more than the "
+            f"{lazy.budget / 1e9:.3f} of --table_memory_gb"
+        )
+    full = next(filter(None, model.embedding.world.everyone(line, "full")), "")
+    if not full:
+        return None
+    if not saves:
+        return AgreedError(f"{after}: {full}; nothing is saved, there is no --save_checkpoint_path; give more")
+    again = "" if resume == "auto" else " and --resume auto"
+    return AgreedError(f"{after}, which is saved: {full}; to go on, run the same command with more{again}")
 
 
 def _beyond(origins: Iterable, rows: int) -> list:

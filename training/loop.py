@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from training.device_batch import TensorBatch
 from training.evaluations import Evaluation, Evaluations
 from training.figures import Figures
-from training.lazy_state import full_line
+from training.lazy_state import full_error
 from training.position import Position, steps_in_all
 from training.profile import Profile
 from training.report import Reports, WorkerReport
@@ -125,8 +125,7 @@ class Training:
         self.single_steps.before_step(batch, position.step)
         self._profile.before_step(position.step)
         save_due, writing = self._checkpoints.state()
-        full = batch.placed is not None and batch.placed.full  # of lazy tables' rows; then all workers end after the same step, as by a signal
-        mine = WorkerReport(bool(self._stop.signum) or full, batch.host.out_of_range, save_due, writing)
+        mine = WorkerReport(bool(self._stop.signum) or batch.full, batch.host.out_of_range, save_due, writing)
         self._checkpoints.before_step(batch)
         measured = {"measured": self.single_steps.is_reported(position.step + 1)} if self._figures.norms else {}
         rates = self._trainer.learning_rates(position.step, position.rate_reductions)
@@ -163,22 +162,17 @@ class Training:
 
     def _end_early(self) -> None:
         """Write a checkpoint and raise an error: a signal asked for it, or lazy tables are full. Every worker comes here after the same step."""
-        world, after = self._trainer.world, f"after step {self.position.step}"
-        if full := next(filter(None, world.everyone(full_line(self._trainer.model), "full")), ""):
-            self._end_full(full, after)
+        world, saves, after = self._trainer.world, self._checkpoints.wanted, f"after step {self.position.step}"
+        if full := full_error(self._trainer.model, after, saves, self._config.training.resume):
+            if saves:
+                self._save(best=False, wait=True)
+            raise full
         signum, reason = self._stop.heard(world.everyone((self._stop.signum, self._stop.reason), "stop"))
-        if not self._checkpoints.wanted:
+        if not saves:
             raise Stopped(signum, f"{after}; nothing is saved, there is no --save_checkpoint_path", reason)
         self._save(best=False, wait=True)
         again = "" if self._config.training.resume == "auto" else " with --resume auto"
         raise Stopped(signum, f"{after}, which is saved; to resume, run the same command{again}", reason)
-
-    def _end_full(self, full: str, after: str) -> None:
-        if not self._checkpoints.wanted:
-            raise AgreedError(f"{after}: {full}; nothing is saved, there is no --save_checkpoint_path. Give more")
-        self._save(best=False, wait=True)
-        again = "" if self._config.training.resume == "auto" else " and --resume auto"
-        raise AgreedError(f"{after}, which is saved: {full}; to go on, run the same command with more{again}")
 
     def _report(self, time_left: str) -> None:
         self._reports.read()

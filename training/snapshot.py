@@ -138,8 +138,9 @@ class Snapshot:
         return self._copied + sum(frozen.bytes for _, _, kinds in self._shards for frozen in kinds.values())
 
     def protect(self, ids: np.ndarray) -> int:
-        """Keep the rows that a step over `ids`, `[K_r, B]`, of lazy tables the places, would overwrite before they are read; return the bytes kept in all.
+        """Keep the rows that a step would overwrite before they are read; return the bytes kept in all.
 
+        `ids` are those of the batch, `[K_r, B]`; of lazy tables the places.
         One operation for each variable takes the copies. They are fetched from the device a step later, so nothing waits for the device.
         """
         self._settle()

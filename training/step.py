@@ -55,9 +55,8 @@ class Trainer:
     ):
         self.model, self.groups, self.world, self.rank = model, groups, model.embedding.world, model.embedding.world.rank
         self.touched = Touched(model.embedding)
-        self._scale, self._norms = groups.scale, norms
+        self._scale, self._norms, self.scaled = groups.scale, norms, groups.scale.scales
         self._sums = OrderedSums(gradient_slices, self.world, native)
-        self.scaled = self._scale.scales
         for tables in groups.tables:
             model.embedding.add_slots(tables.rule, tables.name)
         # On a single GPU the dense part multiplies the vectors' gradients by the factors that the tables' update would have to apply.
@@ -96,8 +95,7 @@ class Trainer:
         rates = [learning_rate] * self.groups.num_rates if isinstance(learning_rate, float | int) else list(learning_rate)
         # One small tensor holds everything but the data that changes from step to step. It is float64 to hold the step's number exactly.
         message = [step, batch.weight, *rates, *mine.pack(), *([float(measured)] if self._norms else [])]
-        if batch.placed:
-            self.model.embedding.lazy.commit(batch.placed)
+        batch.begin_step()
         report = self._step(batch.inputs, tf.constant(message, tf.float64))
         self.touched.add(batch)
         return report

@@ -7,14 +7,15 @@ import keras
 import tensorflow as tf
 
 from model.compilation import on_gpu
+from model.embedding.allocation import allocated
 from model.embedding.exchange import Exchange
-from model.embedding.lazy_rows import LazyMemory, LazyTables, lazy_tables
+from model.embedding.lazy_rows import LazyMemory, LazyTables
 from model.embedding.pack import joined
-from model.embedding.placement import Placement, Shard
+from model.embedding.placement import Placement
 from model.embedding.replicated import replicated_gradients, replicated_vectors, update_replicated
 from model.embedding.shard import LocalShard
-from model.embedding.shard_group import ShardGroup, allocate
-from model.embedding.shard_specs import ids_of, shard_spec
+from model.embedding.shard_group import ShardGroup
+from model.embedding.shard_specs import ids_of
 from model.embedding.update import Received, ShardUpdate, gradients_of_rows, native_lookups, targets_of
 from model.embedding.whole import whole_vectors
 from model.native import NativeOperations
@@ -83,20 +84,10 @@ class DistributedEmbedding(keras.layers.Layer):
 
     def build(self, input_shape=None):
         """Allocate this worker's tables and initialise them in place."""
-        placement, rank = self.placement, self.world.rank
-        read, own = (ids_of(placement, features) for features in (self.view.global_features, self.view.local_features))
-        whole = [Shard(table, placement.rows[table], 0, placement.tables[table].dim) for table in placement.replicated]
-        devices = {shard: "CPU:0" if shard in placement.hosted[rank] else "" for shard in placement.workers[rank]}
-        self.lazy = lazy_tables(placement, rank, read, self._seed, self._memory, self._native)
-        read, lazy = (self.lazy.layout.read, self.lazy.tables) if self.lazy else (read, {})
-        mine = [shard_spec(placement, shard, self._seed, read, device, lazy=lazy.get(shard.table)) for shard, device in devices.items()]
-        self.groups = allocate(mine, self._weight)
-        self.replicated_groups = allocate([shard_spec(placement, shard, self._seed, own, replicated=True) for shard in whole], self._weight)
-        by_shard = {local.shard: local for group in self.groups for local in group.shards}
-        self.sharded: list[LocalShard] = [by_shard[shard] for shard in devices]
-        self.replicated: list[LocalShard] = [local for group in self.replicated_groups for local in group.shards]
-        found = {(lookup.feature, lookup.local.shard): lookup for group in self.groups for lookup in group.lookups}
-        self._lookups = [found[lookup] for lookup in placement.lookups[rank]]
+        placement = self.placement
+        held = allocated(placement, self.world.rank, self._seed, self._memory, self._native, self._weight)
+        self.groups, self.replicated_groups, self._lookups, self.lazy = held.groups, held.replicated, held.lookups, held.lazy
+        self.sharded, self.replicated = held.shards, [local for group in held.replicated for local in group.shards]
         self._native = None if on_gpu() or not self.sharded else self._native  # the C++ operations work on tables in host memory only
         self._exchange = Exchange(placement, self.world, self._native)
         self._update = ShardUpdate(placement, self.world, self._native)

@@ -1,15 +1,13 @@
 """A shard on this worker (columns of a table, or a whole replicated table) with its optimizer slots, and the ids that are looked up in it."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from model.embedding.lazy_table import LazyTable
 from model.embedding.shards import Shard
 from model.embedding.table_memory import VariableRows
-
-if TYPE_CHECKING:
-    from model.embedding.lazy_rows import LazyTable
 
 
 @dataclass
@@ -31,7 +29,7 @@ class LocalShard:
     group: str = ""  # group of the table, `whole` and `l2`: see `Table`
     whole: bool = False
     l2: float = 0.0
-    lazy: "LazyTable | None" = None
+    lazy: LazyTable | None = None
 
     def kinds(self, with_slots: bool = True) -> dict[str, VariableRows]:
         """Return the rows of the weights and of the slots, by name; of a lazy table those that exist, in the order of their places."""

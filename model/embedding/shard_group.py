@@ -10,7 +10,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from model.compilation import on_gpu
-from model.embedding.lazy_rows import LazyTable
+from model.embedding.lazy_table import LazyTable
 from model.embedding.pack import Pack, columns_of, packs_of
 from model.embedding.shard import IdRows, LocalLookup, LocalShard
 from model.embedding.shards import Shard

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from model.embedding.initializers import rows_of
-from model.embedding.lazy_rows import LazyTable
+from model.embedding.lazy_table import LazyTable
 from model.embedding.placement import Placement, Shard
 from model.embedding.shard import IdRows
 from model.embedding.shard_group import ShardSpec

@@ -71,7 +71,7 @@ def test_runs_resume_from_either_storage_to_the_other(trained, name, first, work
 
 def test_checkpoint_holds_only_rows_that_batches_have_named(trained):
     lazy, memory = Checkpoint(trained / "sgd-lazy-1"), Checkpoint(trained / "sgd-memory")
-    saved = lazy.touched_table("cat_0.bin")
-    assert memory.touched_table("cat_0.bin") is None
-    assert 0 < saved.count < saved.rows == 200 and lazy.shape("tables/cat_0.bin/weights") == (200, DIM)
+    saved = lazy.touched_table("cat_0")
+    assert memory.touched_table("cat_0") is None
+    assert 0 < saved.count < saved.rows == 200 and lazy.shape("tables/cat_0/weights") == (200, DIM)
     assert lazy.manifest["format"] == 4 and memory.manifest["format"] == 3
