@@ -56,7 +56,7 @@ class TensorBatch(NamedTuple):
 
     @property
     def full(self) -> bool:
-        """Whether the batch's rows exceed the memory of lazy tables."""
+        """True where the batch's rows exceed the memory of lazy tables."""
         return self.placed is not None and self.placed.full
 
     def begin_step(self) -> None:

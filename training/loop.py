@@ -163,16 +163,15 @@ class Training:
     def _end_early(self) -> None:
         """Write a checkpoint and raise an error: a signal asked for it, or lazy tables are full. Every worker comes here after the same step."""
         world, saves, after = self._trainer.world, self._checkpoints.wanted, f"after step {self.position.step}"
-        if full := full_error(self._trainer.model, after, saves, self._config.training.resume):
-            if saves:
-                self._save(best=False, wait=True)
+        full = full_error(self._trainer.model, after, saves, self._config.training.resume)
+        if saves:
+            self._save(best=False, wait=True)
+        if full:
             raise full
         signum, reason = self._stop.heard(world.everyone((self._stop.signum, self._stop.reason), "stop"))
-        if not saves:
-            raise Stopped(signum, f"{after}; nothing is saved, there is no --save_checkpoint_path", reason)
-        self._save(best=False, wait=True)
         again = "" if self._config.training.resume == "auto" else " with --resume auto"
-        raise Stopped(signum, f"{after}, which is saved; to resume, run the same command{again}", reason)
+        saved = f", which is saved; to resume, run the same command{again}" if saves else "; nothing is saved, there is no --save_checkpoint_path"
+        raise Stopped(signum, f"{after}{saved}", reason)
 
     def _report(self, time_left: str) -> None:
         self._reports.read()

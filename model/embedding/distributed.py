@@ -65,8 +65,6 @@ class DistributedEmbedding(keras.layers.Layer):
         lazy: this worker's lazy tables; None where it has none. The lookup and the update take their ids as places, see `lazy_rows`.
     """
 
-    lazy: LazyTables | None = None
-
     def __init__(
         self,
         placement: Placement,
@@ -81,6 +79,7 @@ class DistributedEmbedding(keras.layers.Layer):
         self.placement, self.world, self.features, self.view = placement, world, placement.features, placement.view(world.rank)
         self.names, self.widths = tuple(feature.name for feature in placement.features), placement.widths
         self._seed, self._compute_dtype, self._native, self._memory = seed, tf.as_dtype(compute_dtype), native, memory
+        self.lazy: LazyTables | None = None
 
     def build(self, input_shape=None):
         """Allocate this worker's tables and initialise them in place."""

@@ -43,6 +43,7 @@ class Loop:
     ):
         self.steps, self.rates, self.epochs, self.evaluated, self.checked = [], [], [], [], []
         self.scaled, self.rank, self.world, self.touched = scaled, 0, World(), SimpleNamespace(shares=dict, since=0)
+        self.model = SimpleNamespace(embedding=SimpleNamespace(lazy=None, world=self.world))
         self._losses, self._finite, self._auc, self._batches = losses, finite, auc, batches
         self.log_path = tmp_path / "log.json"
         self.log = RunLog(str(self.log_path), {})

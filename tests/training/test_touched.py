@@ -45,7 +45,7 @@ class Meeting(World):
 def workers(placement):
     """Return the `Touched` of each worker of a placement."""
     size, sent = len(placement.workers), {}
-    made = (SimpleNamespace(placement=placement, world=Meeting(rank, size, sent), view=placement.view(rank)) for rank in range(size))
+    made = (SimpleNamespace(placement=placement, world=Meeting(rank, size, sent), view=placement.view(rank), lazy=None) for rank in range(size))
     return list(map(Touched, made))
 
 
@@ -66,7 +66,7 @@ def part(placement, rank, ids):
     empty = np.empty((0, ids[0].shape[1]), np.int32)
     whole = np.concatenate([empty, *(ids[source] for source in view.global_features)])
     local = np.concatenate([empty, *(ids[source] for source in view.local_features)])[:, rank * share : (rank + 1) * share]
-    return SimpleNamespace(ids=whole, local_ids=local)
+    return SimpleNamespace(host=SimpleNamespace(ids=whole, local_ids=local), placed=None)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
