@@ -177,16 +177,17 @@ def places_available() -> bool:
 
 
 def _places_library() -> ctypes.CDLL:
+    if os.environ.get("DLRM_NATIVE_OPS") == "0":
+        raise UserError("the C++ places of rows are switched off: remove DLRM_NATIVE_OPS=0")
+    return _loaded()
+
+
+@functools.cache  # the library's name is a hash of its sources, which would take longer than the numbers of many rows
+def _loaded() -> ctypes.CDLL:
+    """Return the library, whose functions are declared, once in a process."""
     library = native_scorer_library()
     if library is None:
-        off = os.environ.get("DLRM_NATIVE_OPS") == "0"
-        raise UserError(f"the C++ places of rows are {'switched off: remove DLRM_NATIVE_OPS=0' if off else 'not built: run ops/build'}")
-    return _declared(library)
-
-
-@functools.cache
-def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    """Declare the functions of a library, once."""
+        raise UserError("the C++ places of rows are not built: run ops/build")
     int32, int64, pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
     functions = {
         "dlrm_places_new": (pointer, [int64, int64]),

@@ -304,16 +304,37 @@ def test_lack_of_memory_is_an_error_and_changes_nothing():
 # The library -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_library_that_is_missing_or_switched_off_is_said(monkeypatch, tmp_path):
-    with monkeypatch.context() as changed:
-        changed.setenv("DLRM_NATIVE_OPS", "0")
-        assert not places_available()
-        with pytest.raises(UserError, match="switched off: remove DLRM_NATIVE_OPS=0"):
-            PlaceMap(10)
+@pytest.fixture
+def afresh():
+    """Clear the cache of the loaded library before and after a test."""
+    native_places._loaded.cache_clear()
+    yield
+    native_places._loaded.cache_clear()
+
+
+def test_a_library_that_is_switched_off_is_said(monkeypatch):
+    monkeypatch.setenv("DLRM_NATIVE_OPS", "0")
+    assert not places_available()
+    with pytest.raises(UserError, match="switched off: remove DLRM_NATIVE_OPS=0"):
+        PlaceMap(10)
+    with pytest.raises(UserError, match="switched off: remove DLRM_NATIVE_OPS=0"):
+        row_numbers(KEY, 1, np.zeros(1, np.int64))
+
+
+def test_a_library_that_is_missing_is_said(afresh, monkeypatch, tmp_path):
     monkeypatch.setattr(native_scorer, "scorer_path", lambda: tmp_path / "scorer-0.so")
     assert not places_available()
     with pytest.raises(UserError, match="not built: run ops/build"):
         row_numbers(KEY, 1, np.zeros(1, np.int64))
+
+
+def test_a_library_without_places_is_an_error(afresh, monkeypatch):
+    class Other:
+        pass
+
+    monkeypatch.setattr(native_places, "native_scorer_library", Other)
+    with pytest.raises(UserError, match=r"scorer-\w+\.so: .*dlrm_places_new.*; remove it and run ops/build, or set DLRM_NATIVE_OPS=0"):
+        PlaceMap(10)
 
 
 def test_no_tensorflow_is_imported():
