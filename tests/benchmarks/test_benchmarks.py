@@ -26,6 +26,7 @@ NAMES = (
     "dataloader",
     "embedding_bags",
     "inference",
+    "large",
     "metrics",
     "observation",
     "preproc",
@@ -272,6 +273,14 @@ def test_whole_run(tmp_path):
     figures, _ = quick("whole_run", tmp_path, "--folder", tmp_path)
     assert set(figures["runs"]) == {"dlrm.py", "its step alone"}
     assert all(sound(facts["samples_per_s"], facts["of_step_alone"]) for facts in figures["runs"].values())
+
+
+@pytest.mark.slow
+def test_large(tmp_path):
+    figures, printed = quick("large", tmp_path, "--folder", tmp_path)
+    (found,) = figures["parts"]["small"]
+    assert 0 < found["lazy"]["rows"] < 26 * 500 and found["in memory"]["rows"] is None
+    assert all(sound(run["throughput"], run["peak_gib"], run["build_s"]) for run in found.values()) and "small, lazy" in printed
 
 
 @pytest.mark.parametrize("name", NAMES)

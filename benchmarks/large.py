@@ -1,0 +1,215 @@
+"""Measure training of tables larger than memory: `--table_storage lazy` beside tables in memory.
+
+  python -m benchmarks.large
+  python -m benchmarks.large --parts t3,t0 --steps 2000 --folder /where/20/GB/are/free
+
+Each part runs dlrm.py as a user does, from stored synthetic data, in new processes. Its speed is taken from the log, the peak of its resident memory
+from the kernel.
+
+  t3, t0   the models of 22.8 and 113 billion parameters, lazy: training, evaluation, save; then the run goes on from the checkpoint
+  t15      the model of 4.2 billion parameters, lazy and in memory (17 GiB): speed, seconds to build the tables, equal bits of the checkpoints
+  small    26 tables of 100,000 rows, lazy and in memory, in the same way
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from benchmarks.children import ROOT, answer, last_answer, start, task
+from benchmarks.options import Options, run
+from benchmarks.report import Report
+from benchmarks.scratch import scratch
+from dataloading.feature_spec import FeatureSpec, generator_spec
+from utils.config.option import option
+from utils.errors import UserError
+
+MODULE = "benchmarks.large"
+LAZY = ("--table_storage", "lazy")
+VARIANTS = {name: f"criteo_{name}_synthetic" for name in ("t15", "t3", "t0")}
+PARTS = ("t3", "t0", "t15", "small")
+_BYTES_A_SAMPLE = 100  # of a stored sample of the Criteo variants
+
+
+@dataclass(frozen=True)
+class LargeOptions(Options):
+    """Large tables benchmark."""
+
+    QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "steps": 6, "batch_size": 64, "parts": "small", "cardinality": 500, "embedding_dim": 8}
+
+    num_rounds: int = option(1, "number of rounds; medians over them are shown", unit="rounds")
+    parts: str = option(",".join(PARTS), f"parts to run, separated by commas: {', '.join(PARTS)}")
+    steps: int = option(2000, "training steps", unit="steps")
+    batch_size: int = option(8192, "batch size", unit="samples")
+    table_memory_gb: float = option(6.0, "memory for the rows of lazy tables", unit="10^9 bytes")
+    cardinality: int = option(100_000, "rows of each table of the part small", unit="rows")
+    embedding_dim: int = option(128, "columns of each table of the part small", unit="columns")
+    folder: str | None = option(None, "folder for data and checkpoints; the default is the system's temporary folder")
+
+    def chosen(self) -> list[str]:
+        """Return the parts to run. Raises UserError for an unknown one."""
+        names = [name.strip() for name in self.parts.split(",")]
+        if unknown := [name for name in names if name not in PARTS]:
+            raise UserError(f"--parts: {unknown[0]!r}, expected some of {', '.join(PARTS)}")
+        return names
+
+
+def main(chosen: LargeOptions, report: Report) -> None:
+    """Measure and print."""
+    parts = chosen.chosen()
+    needed = len(parts) * _BYTES_A_SAMPLE * chosen.steps * chosen.batch_size + 36 * 10**9 * ("t15" in parts)
+    rows: list[tuple] = []
+    with scratch(chosen.folder, needed, "data and checkpoints") as work:
+        for part in parts:
+            made = [_part(chosen, work / f"{part}-{number}", part) for number in range(chosen.num_rounds)]
+            report.figures.setdefault("parts", {})[part] = made
+            rows += _rows(part, made)
+    title = f"--amp, batch {chosen.batch_size}, {chosen.steps} steps, medians of {chosen.num_rounds} rounds"
+    report.table(title, ["", "samples/s", "peak GiB", "rows touched", "seconds in all", "seconds to build"], rows)
+
+
+def _rows(part: str, made: list[dict[str, dict]]) -> list[tuple]:
+    columns = ("throughput", "peak_gib", "rows", "seconds", "build_s")
+    return [(f"{part}, {name}", *(_middle([run[name].get(column) for run in made]) for column in columns)) for name in made[0]]
+
+
+def _middle(values: list) -> float | None:
+    return None if None in values else statistics.median(values)
+
+
+def _part(chosen: LargeOptions, work: Path, part: str) -> dict[str, dict]:
+    """Run a part and return the figures of its runs by name."""
+    work.mkdir()
+    data, found = _data(chosen, work, part), {}
+    lazy = (*LAZY, "--table_memory_gb", chosen.table_memory_gb)
+    if part in ("t3", "t0"):
+        found["lazy"] = _train(chosen, work, data, "lazy", *lazy)
+        found["resumed"] = _train(chosen, work, data, "lazy", *lazy, "--resume", "auto", steps=chosen.steps + chosen.steps // 10)
+        return found
+    lazy += ("--table_storage_above", 1) if part == "small" else ()
+    for name, flags in (("lazy", lazy), ("in memory", ())):
+        found[name] = _train(chosen, work, data, name.replace(" ", "_"), *flags) | _built(chosen, data, flags)
+    if differing := last_answer(MODULE, compare=[str(work / "lazy"), str(work / "in_memory")]):
+        raise RuntimeError(f"{part}: the checkpoints differ in {', '.join(differing)}")
+    return found
+
+
+def _data(chosen: LargeOptions, work: Path, part: str) -> Path:
+    """Write a part's dataset and return its folder."""
+    spec, samples = work / "spec", chosen.steps + chosen.steps // 10
+    spec.mkdir()
+    if part in VARIANTS:
+        start(sys.executable, "-m", "dataloading.generate_feature_spec", "--variant", VARIANTS[part], "--dst", spec / "feature_spec.yaml")
+    else:
+        text = generator_spec((chosen.cardinality,) * 26, 13, 1.45).to_yaml()
+        (spec / "feature_spec.yaml").write_text(text)
+    counts = ("--max_batches_train", samples, "--max_batches_test", max(samples // 20, 1), "--src_batch_size", chosen.batch_size)
+    source = ("--src_dataset_type", "synthetic", "--src_dataset_path", spec)
+    start(sys.executable, "-m", "dataloading.transcribe", *source, "--dst_dataset_path", work / "data", *counts)
+    return work / "data"
+
+
+def _flags(chosen: LargeOptions, data: Path) -> list[object]:
+    wide = FeatureSpec.from_yaml(data / "feature_spec.yaml").categorical[0].cardinality == chosen.cardinality
+    dims = ("--embedding_dim", chosen.embedding_dim, "--bottom_mlp_dims", f"512,256,{chosen.embedding_dim}") if wide else ()
+    return ["--cpu", "--amp", "--dataset_path", data, "--batch_size", chosen.batch_size, "--learning_rate", 1, "--warmup_steps", 0, *dims]
+
+
+def _train(chosen: LargeOptions, work: Path, data: Path, name: str, *flags: object, steps: int | None = None) -> dict[str, Any]:
+    """Run dlrm.py; return its throughput, the peak of its memory, its seconds, and the rows that it has touched."""
+    log, warmup = work / f"{name}.log", min(500, chosen.steps // 4)
+    words = ["dlrm.py", *_flags(chosen, data), "--max_steps", steps or chosen.steps, "--save_checkpoint_path", work / name, *flags]
+    command = [sys.executable, *words, "--log_path", log, "--benchmark_warmup_steps", warmup]
+    begun = time.perf_counter()
+    process = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    errors = process.stderr.read()
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise RuntimeError(f"{' '.join(map(str, words))} failed:\n{errors[-2000:]}")
+    lines = [json.loads(line.partition(" ")[2]) for line in log.read_text().splitlines()]
+    last = next(line["data"] for line in reversed(lines) if line.get("step") == [])
+    return {
+        "throughput": last["throughput"],
+        "peak_gib": used.ru_maxrss * 1024 / 2**30,
+        "seconds": time.perf_counter() - begun,
+        "rows": _touched(work / name),
+    }
+
+
+def _touched(folder: Path) -> int | None:
+    """Return the rows that a checkpoint stores of lazy tables; None where it has none."""
+    return last_answer(MODULE, count=str(folder))
+
+
+def _built(chosen: LargeOptions, data: Path, flags: tuple[object, ...]) -> dict[str, float]:
+    return {"build_s": last_answer(MODULE, build=list(map(str, (*_flags(chosen, data), *flags))))}
+
+
+# In a process of its own --------------------------------------------------------------------------------------------------
+
+
+def child(compare: list[str] | None = None, count: str | None = None, build: list[str] | None = None) -> None:
+    """Answer with the arrays in which two checkpoints differ, with the touched rows of one, or with the seconds that a run's tables take to build."""
+    if build is not None:
+        answer(_build_seconds(build))
+        return
+    from utils.checkpoint.reading import Checkpoint
+
+    if count is not None:
+        arrays = Checkpoint(count).manifest["arrays"]
+        found = [described["touched"] for name, described in arrays.items() if name.endswith("/weights") and "touched" in described]
+        answer(sum(found) if found else None)
+        return
+    one, other = (Checkpoint(path) for path in compare)
+    answer([name for name in one.names("") if not _equal(one, other, name)])
+
+
+def _equal(one: Any, other: Any, name: str) -> bool:
+    import numpy as np
+
+    blocks = zip(_by_rows(one.read_rows(name)), _by_rows(other.read_rows(name)), strict=True)
+    return all(np.array_equal(mine, yours) for mine, yours in blocks)
+
+
+def _by_rows(blocks: Any, rows: int = 1 << 14) -> Any:
+    """Yield blocks of equal height, however they were stored."""
+    import numpy as np
+
+    rest = None
+    for _, values in blocks:
+        rest = values if rest is None else np.concatenate([rest, values])
+        whole = len(rest) // rows * rows
+        for i in range(0, whole, rows):
+            yield rest[i : i + rows]
+        rest = rest[whole:]
+    if rest is not None and len(rest):
+        yield rest
+
+
+def _build_seconds(flags: list[str]) -> float:
+    """Return the seconds to build the model of a run, its tables above all."""
+    from utils.runtime import prepare_tensorflow
+
+    prepare_tensorflow()
+    from run.prepare import prepared
+    from run.weights import model_of
+    from utils.dialects.command_line import parse
+    from utils.distributed import meet
+
+    config = parse([*flags, "--log_path", ""], "")
+    with prepared(config, meet(), "dlrm.py") as found:
+        begun = time.perf_counter()
+        model_of(found)
+        return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    if (given := task()) is not None:
+        child(**given)
+    else:
+        sys.exit(run(LargeOptions, main, __doc__))
