@@ -82,8 +82,9 @@ class PlaceMap {
   // nothing has changed but the memory of the places.
   int64_t Plan(const PlacedIds& batch);
 
-  // Gives every id its place if that is below `known`. Every other id is absent: the i-th of them, in the order of first occurrence, gets scratch + i.
-  // The absent ids are written to `absent`, which has space for all ids of the batch, and their number to `count`. Returns and throws as Plan does.
+  // Gives every id its place if that is below `known`. Every other id is absent: the i-th of them, in the order of first occurrence, gets
+  // scratch + i. The absent ids, each once, are written to `absent`, which has space for all ids of the batch, and their number to `count`.
+  // Returns and throws as Plan does.
   int64_t Find(const PlacedIds& batch, int32_t known, int32_t scratch, int32_t* absent, int64_t* count) const;
 
   // Forgets the rows whose places are `count` or more.

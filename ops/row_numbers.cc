@@ -8,10 +8,10 @@
 namespace dlrm {
 namespace {
 
-constexpr int kRounds = 10;                                        // of Philox 4x64 (Salmon et al., see philox.h)
-constexpr int kWords = 4;                                          // of a count
-constexpr int kVectors = 4, kTogether = kVectors * kPhiloxLanes;   // counts that are computed at once: a product takes several cycles
-constexpr int64_t kCountsOfTask = int64_t{1} << 12;                // 128 KiB of numbers
+constexpr int kRounds = 10;  // of Philox 4x64 (Salmon et al., see philox.h)
+constexpr int kWords = 4;    // of a count
+constexpr int kVectors = 4, kTogether = kVectors * kPhiloxLanes;  // counts that are computed at once: a product takes several cycles
+constexpr int64_t kCountsOfTask = int64_t{1} << 12;               // 128 KiB of numbers
 
 struct Key {
   uint64_t words[kRounds][2];  // of each round
