@@ -259,7 +259,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     config = with_negatives(with_widths(config, spec.categorical), spec, goes_on, console.say, warn)
     tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
     tables = stored_tables(config, tables, restored=checkpoint is not None and not config.training.allow_growth)
-    check_lazy(tables, device)
+    check_lazy(config, tables, device)
     if useless := without_lazy(config, tables):
         warn(useless)
     growth = _growth(config, checkpoint, ModelFeatures.of(tables, features, spec.numerical, served=served_values(spec))) if checkpoint else None

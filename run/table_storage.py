@@ -65,10 +65,11 @@ def without_lazy(config: Config, tables: Sequence[Table]) -> str | None:
     )
 
 
-def check_lazy(tables: Sequence[Table], device: str) -> None:
-    """Raise UserError where some tables are lazy and this process cannot hold them: it computes on a GPU, or has no C++ operations.
+def check_lazy(config: Config, tables: Sequence[Table], device: str) -> None:
+    """Raise UserError where some tables are lazy and this process cannot hold them: it computes on a GPU, has no C++ operations, or needs all rows.
 
     Args:
+        config: the configuration of the run.
         tables: the tables of the model.
         device: "CPU" or "GPU".
     """
@@ -79,6 +80,8 @@ def check_lazy(tables: Sequence[Table], device: str) -> None:
 
     if device == "GPU" or on_gpu():
         raise UserError(f"--table_storage {LAZY} needs a CPU, and this run computes on a GPU; add --cpu, {_INSTEAD}")
+    if config.run.log_norms and config.run.mode == TRAIN:
+        raise UserError(f"--log_norms reads all rows of all tables, of which --table_storage {LAZY} has only some; drop it, {_INSTEAD}")
     if native_operations() is None:
         off = os.environ.get("DLRM_NATIVE_OPS") == "0"
         why = "are turned off by DLRM_NATIVE_OPS=0; unset it" if off else "are not built for these sources; run ops/build"

@@ -23,7 +23,7 @@ class NativeEvaluator(Evaluator):
         precision: as in `NativeScorer`.
 
     Raises:
-        ValueError: a table is cut by columns, or the library is not built.
+        ValueError: a table is cut by columns or lazy, or the library is not built.
     """
 
     def __init__(self, model: ShardedModel, config: ModelConfig, num_numerical: int, precision: str = FLOAT32):
@@ -32,8 +32,8 @@ class NativeEvaluator(Evaluator):
         readers = folded(lambda name: weights[name].numpy(), weights, config)
         tables = {local.shard.table: _Table(local) for local in model.embedding.shards}
         placement, library = model.embedding.placement, native_scorer_library()
-        if library is None or len(tables) < len(model.embedding.shards):
-            raise ValueError("NativeEvaluator: expected the scorer's library and whole tables")
+        if library is None or model.embedding.lazy or len(tables) < len(model.embedding.shards):
+            raise ValueError("NativeEvaluator: expected the scorer's library, and whole tables in memory")
         architecture, names = architecture_of(config), model.embedding.names
         layers = architecture.native_layers(config, lambda name: readers[name](), names, num_numerical)
         kinds = zip(placement.features, placement.table_of, strict=True)

@@ -201,26 +201,31 @@ def test_gpus_are_refused():
     lazy = [Table("user", 9, 4, lazy=True)]
     expected = "--table_storage lazy needs a CPU, and this run computes on a GPU; add --cpu, or give --table_storage memory"
     with pytest.raises(UserError) as raised:
-        check_lazy(lazy, "GPU")
+        check_lazy(configure(*LAZY), lazy, "GPU")
     assert str(raised.value) == expected
-    check_lazy([Table("user", 9, 4)], "GPU")
+    check_lazy(configure(*LAZY), [Table("user", 9, 4)], "GPU")
 
 
 def test_code_built_for_gpus_is_refused(monkeypatch):
     monkeypatch.setenv("DLRM_BUILD_FOR", "GPU")
     with pytest.raises(UserError, match="--table_storage lazy needs a CPU"):
-        check_lazy([Table("user", 9, 4, lazy=True)], "CPU")
+        check_lazy(configure(*LAZY), [Table("user", 9, 4, lazy=True)], "CPU")
+
+
+def test_norms_of_all_rows_are_refused():
+    with pytest.raises(UserError, match="--log_norms reads all rows of all tables, of which --table_storage lazy has only some; drop it, or"):
+        check_lazy(configure(*LAZY, "--log_norms"), [Table("user", 9, 4, lazy=True)], "CPU")
 
 
 def test_missing_operations_are_refused(monkeypatch, tmp_path):
     lazy = [Table("user", 9, 4, lazy=True)]
     monkeypatch.setattr("model.native.library_path", lambda: tmp_path / "missing.so")
     with pytest.raises(UserError, match=r"operations, which are not built for these sources; run ops/build, or give --table_storage memory$"):
-        check_lazy(lazy, "CPU")
+        check_lazy(configure(*LAZY), lazy, "CPU")
     monkeypatch.setenv("DLRM_NATIVE_OPS", "0")
     with pytest.raises(UserError, match=r"operations, which are turned off by DLRM_NATIVE_OPS=0; unset it, or give --table_storage memory$"):
-        check_lazy(lazy, "CPU")
-    check_lazy([Table("user", 9, 4)], "CPU")
+        check_lazy(configure(*LAZY), lazy, "CPU")
+    check_lazy(configure(*LAZY), [Table("user", 9, 4)], "CPU")
 
 
 def test_no_lazy_table_is_a_warning_where_the_flag_is_given():
