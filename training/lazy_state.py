@@ -1,12 +1,14 @@
 """Transfer of lazy tables to a checkpoint and back: of the rows that exist, and of the generators that the others come from."""
 
-import math
+import contextlib
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from model.embedding.lazy_rows import LazyTables
 from model.embedding.lazy_table import LazyTable
 from model.embedding.row_bits import bits_of
 from model.embedding.shard import LocalShard
@@ -15,6 +17,7 @@ from training.snapshot import Snapshot
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.touched_form import TOUCHED_ROWS, bitmap_name
+from utils.cluster.agreement import DivergedError
 from utils.errors import AgreedError, UserError
 
 
@@ -46,17 +49,27 @@ def lazy_state(model: ShardedModel, frozen: Snapshot) -> LazyState:
     world, tables = embedding.world, embedding.placement.tables
     if not any(table.lazy for table in tables):
         return LazyState({}, {}, {})
-    mine: dict[str, tuple[int, dict[str, Any]]] = {}
-    bits = []
+    mine: dict[str, tuple[int, int, dict[str, Any] | None]] = {}
+    bits: dict[str, np.ndarray] = {}
     for number, local in enumerate(embedding.sharded):
-        if local.lazy and local.shard.first == 0:
-            numbers = frozen.numbers(number)
-            origins, starts = [origin.described() for origin in local.lazy.origins], local.lazy.memory(local.shard).starts
-            mine[local.name] = len(numbers), {"origins": origins, "slots": dict(starts)}
-            bits.append(bits_of(numbers, local.shard.rows))
+        if local.lazy is None:
+            continue
+        numbers, first = frozen.numbers(number), local.shard.first == 0
+        about = {"origins": [origin.described() for origin in local.lazy.origins], "slots": dict(local.lazy.memory(local.shard).starts)}
+        if first or local.name not in mine:
+            mine[local.name] = len(numbers), zlib.crc32(numbers.tobytes()), about if first else None
+        if first:
+            bits[local.name] = bits_of(numbers, local.shard.rows)
     by_worker = world.everyone(mine, "lazy_rows")
-    every = {name: found for some in by_worker for name, found in some.items()}
-    received = world.gather_to_first(np.concatenate(bits) if bits else np.empty(0, np.uint8), "lazy_bits")
+    every: dict[str, tuple[int, dict[str, Any]]] = {}
+    for some in by_worker:
+        for name, (count, _, about) in some.items():
+            if about is not None:
+                every[name] = count, about
+    if diverged := [name for name in every if len({some[name][:2] for some in by_worker if name in some}) > 1]:
+        raise DivergedError(f"table {diverged[0]}: the workers that hold its columns have different rows; this is a defect, please report it")
+    in_order = [bits[name] for name in mine if name in bits]
+    received = world.gather_to_first(np.concatenate(in_order) if in_order else np.empty(0, np.uint8), "lazy_bits")
     found: dict[str, np.ndarray] = {}
     if world.first:
         rows, start = {table.name: table.rows for table in tables}, 0
@@ -66,12 +79,12 @@ def lazy_state(model: ShardedModel, frozen: Snapshot) -> LazyState:
     return LazyState({name: count for name, (count, _) in every.items()}, {name: about for name, (_, about) in every.items()}, found)
 
 
-def restore_weights(table: LazyTable, checkpoint: Checkpoint, rows: int) -> None:
+def restore_weights(lazy: LazyTables, table: LazyTable, checkpoint: Checkpoint, rows: int) -> None:
     """Take over a checkpoint's first rows of a table. A row that equals its initial value does not exist.
 
     Raises:
         CheckpointError: an array is damaged.
-        MemoryError: there are more rows than places.
+        UserError: the rows do not fit the memory of the lazy tables.
     """
     name, own = f"tables/{table.table.name}/weights", table.origins
     if saved := checkpoint.touched_table(table.table.name):
@@ -85,12 +98,12 @@ def restore_weights(table: LazyTable, checkpoint: Checkpoint, rows: int) -> None
         drawn = np.empty_like(values)
         table.whole_rows()(drawn, start)
         changed = _differing(values, drawn)
-        places = table.add(start + changed)
+        places = _added(lazy, table, start + changed, checkpoint)
         for shard in table.shards:
             shard.arrays["weights"].values[places] = values[changed, slice(*shard.columns)]
 
 
-def restore_slot(table: LazyTable, slot: str, checkpoint: Checkpoint) -> None:
+def restore_slot(lazy: LazyTables, table: LazyTable, slot: str, checkpoint: Checkpoint) -> None:
     """Take over a checkpoint's slot of a table whose weights were restored from it. Raises as `restore_weights`."""
     name, start = f"tables/{table.table.name}/{slot}", table.shards[0].starts[slot]
     per_row = checkpoint.shape(name)[1] == 1 < table.table.dim
@@ -103,9 +116,25 @@ def restore_slot(table: LazyTable, slot: str, checkpoint: Checkpoint) -> None:
         return
     for first, values in checkpoint.read_rows(name):
         changed = _differing(values, np.full_like(values, start))
-        places = table.add(first + changed)
+        places = _added(lazy, table, first + changed, checkpoint)
         for shard in table.shards:
             shard.arrays[slot].values[places] = values[changed] if per_row else values[changed, slice(*shard.columns)]
+
+
+def _added(lazy: LazyTables, table: LazyTable, numbers: np.ndarray, checkpoint: Checkpoint) -> np.ndarray:
+    """Make rows of a checkpoint that stores whole tables exist; return their places."""
+    with contextlib.suppress(MemoryError):
+        places = table.add(numbers)
+        if lazy.bytes <= lazy.budget:
+            return places
+    raise UserError(
+        f"{checkpoint.folder}: its rows that differ from the initial ones, up to row {numbers[-1]:,} of table {table.table.name}, take more than the "
+        f"{_gb(lazy.budget)} GB of --table_memory_gb; give more, or --table_storage memory"
+    )
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.6g}"
 
 
 def check_room(model: ShardedModel, checkpoint: Checkpoint) -> None:
@@ -117,8 +146,8 @@ def check_room(model: ShardedModel, checkpoint: Checkpoint) -> None:
     size = sum(saved[table].count * one.row_bytes for table, one in lazy.tables.items() if saved[table])
     if size > lazy.budget:
         raise UserError(
-            f"{checkpoint.folder}: its touched rows take {size / 1e9:.3f} GB on a worker, and --table_memory_gb gives {lazy.budget / 1e9:.3f}; give "
-            f"at least --table_memory_gb {math.ceil(size / 1e8) / 10}"
+            f"{checkpoint.folder}: its touched rows take {_gb(size)} GB on a worker, and --table_memory_gb gives {_gb(lazy.budget)}; give more "
+            f"than --table_memory_gb {_gb(size)}; training adds rows"
         )
 
 
@@ -135,8 +164,8 @@ def full_error(model: ShardedModel, after: str, saves: bool, resume: str | None)
     if lazy and lazy.bytes > lazy.budget:
         rows = sum(table.known for table in lazy.tables.values())
         line = (
-            f"worker {model.embedding.world.rank}: the {rows:,} rows that batches have named take {lazy.bytes / 1e9:.3f} GB, more than the "
-            f"{lazy.budget / 1e9:.3f} of --table_memory_gb"
+            f"worker {model.embedding.world.rank}: the {rows:,} touched rows of its lazy tables take {_gb(lazy.bytes)} GB, more than the "
+            f"{_gb(lazy.budget)} of --table_memory_gb"
         )
     full = next(filter(None, model.embedding.world.everyone(line, "full")), "")
     if not full:

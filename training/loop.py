@@ -68,9 +68,8 @@ class Training:
         self._figures = Figures(trainer, config, position)
         self._checkpoints = Checkpoints(saver, config.training, position, console.say, partial(log.log, "CHECKPOINT"), self._figures.spent)
         self._reports = Reports(position, (self._figures.take_report, self._checkpoints.take_report), trainer.scaled)
-        self._profile = Profile(config.run, trainer.rank, console)
-        self._stop, self._began_at, self._meter = StopRequest(), position.step, Throughput(config.training.benchmark_warmup_steps)
-        self._limit = steps_in_all(config.training, len(data))
+        self._stop, self._began_at, self._profile = StopRequest(), position.step, Profile(config.run, trainer.rank, console)
+        self._meter, self._limit = Throughput(config.training.benchmark_warmup_steps), steps_in_all(config.training, len(data))
         self.single_steps = SingleSteps(config, self._limit, log, self._meter, self._reports.read)
 
     def run(self) -> Mapping[str, Any]:
@@ -130,6 +129,7 @@ class Training:
         measured = {"measured": self.single_steps.is_reported(position.step + 1)} if self._figures.norms else {}
         rates = self._trainer.learning_rates(position.step, position.rate_reductions)
         if batch.host.total_weight == 0:
+            batch.begin_step()
             self._reports.skip_weightless(position.step, self._trainer.world.everyone(mine, "weightless"))
         else:
             self._reports.add(position.step, self._trainer.reporting_step(batch, position.step, rates, mine, **measured))

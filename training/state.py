@@ -111,7 +111,7 @@ def restore(model: ShardedModel, checkpoint: Checkpoint, growth: Growth | None =
         if rows:
             name = f"tables/{table.table.name}/weights"
             _check_shape(checkpoint, name, checkpoint.shape(name), (rows, table.table.dim))
-            restore_weights(table, checkpoint, rows)
+            restore_weights(model.embedding.lazy, table, checkpoint, rows)
     for local in model.embedding.shards:
         rows = growth.known_rows(local.name) if growth else local.shard.rows
         if rows and not local.lazy:
@@ -132,7 +132,7 @@ def restore_optimizer(model: ShardedModel, groups: Groups, checkpoint: Checkpoin
             name = f"tables/{table.table.name}/{slot}"
             width = 1 if slot in per_row[table.table.name] else table.table.dim
             _check_shape(checkpoint, name, checkpoint.shape(name), (table.table.rows, width))
-            restore_slot(table, slot, checkpoint)
+            restore_slot(model.embedding.lazy, table, slot, checkpoint)
     for local in model.embedding.shards:
         for kind in local.slots if not local.lazy else ():
             width = 1 if kind in local.per_row else model.embedding.placement.tables[local.shard.table].dim

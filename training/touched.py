@@ -164,5 +164,7 @@ class Touched:
             for table in tables:
                 if table not in lazy:
                     marks.of(table)[:] |= np.unpackbits(found[table], count=len(marks.of(table)))
-        for table in lazy.keys() & set(self._sharded[self._world.rank]):
-            self._placed.of(table)[lazy[table].add(numbers_of(found[table]))] = 1
+        for table, rows in lazy.items():  # on every worker that holds columns of it, so that all have the same rows
+            places = rows.add(numbers_of(found[table]))
+            if table in self._sharded[self._world.rank]:
+                self._placed.of(table)[places] = 1

@@ -22,6 +22,7 @@ from model.native import NativeOperations
 
 # Batches whose rows may come on top of a table's budget: that which exceeds it, the next one, and those that the reader has planned meanwhile.
 _BATCHES_BEYOND = 8
+_MOST_PLACES = (1 << 31) - 1  # places are int32
 
 
 class LazyMemory(NamedTuple):
@@ -173,6 +174,7 @@ def lazy_tables(
         table = placement.tables[number]
         row_bytes = sum(placement.storage.bytes(1, shard.width) for shard in placement.workers[worker] if shard.table == number)
         of_batch = min(table.rows, memory.batch_size * placement.reads[number])
-        capacity = min(table.rows, int(memory.budget // row_bytes) + _BATCHES_BEYOND * of_batch)
+        most = _MOST_PLACES - memory.batch_size * placement.reads[number]
+        capacity = min(table.rows, int(memory.budget // row_bytes) + _BATCHES_BEYOND * of_batch, most)
         tables[number] = LazyTable(table, capacity, of_batch, row_bytes, seed, native)
     return LazyTables(PlacedLayout(read, placement.table_of, mine), tables, memory)

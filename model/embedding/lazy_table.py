@@ -44,11 +44,11 @@ class LazyShard:
         self.columns, self.untouched = columns, untouched
         self.arrays, self.starts = {"weights": weights}, {}
 
-    def draw(self, first: int, ids: np.ndarray) -> None:
-        """Write untouched rows, with their slots, to the places from `first` on."""
+    def draw(self, first: int, ids: np.ndarray, slots: bool = True) -> None:
+        """Write untouched rows, and with `slots` their slots, to the places from `first` on."""
         place = slice(first, first + len(ids))
         self.untouched.at(ids.astype(np.int64), self.arrays["weights"].values[place])
-        for slot, start in self.starts.items():
+        for slot, start in self.starts.items() if slots else ():
             self.arrays[slot].values[place] = start
 
 
@@ -146,7 +146,7 @@ class LazyTable:
         if len(absent) > self._scratch:
             raise ValueError(f"table {self.table.name}: {len(absent):,} untouched rows in a batch, expected at most {self._scratch:,}")
         for shard in self.shards if len(absent) else ():
-            shard.draw(self.capacity, absent)
+            shard.draw(self.capacity, absent, slots=False)
 
     def begin_with(self, ids: np.ndarray) -> None:
         """Make rows exist in a table that has none, at the places 0 to n−1; the caller writes their weights.

@@ -1,4 +1,4 @@
-"""Tests that every mode gives the same figures from a checkpoint of touched rows, read into lazy tables or into memory, as from one of whole tables."""
+"""Tests that every mode gives the same from a checkpoint of touched rows, read into lazy tables or into memory, as from one of whole tables."""
 
 import json
 
