@@ -8,6 +8,7 @@ writes FOLDER/RANK.npz: losses, this worker's weights before and after, logits, 
 """
 
 import contextlib
+import gc
 import itertools
 import json
 import os
@@ -67,15 +68,10 @@ TRAININGS = {
     "sliced adam bfloat16": _training("sliced", "adam", "--amp"),
     # From about a thousand ids on, TensorFlow uses other, multi-threaded code.
     "sliced sgd large": _training("sliced", "sgd", rows="large", batch=2048, steps=4),
-    "tables adam large": _training("tables", "adam", rows="large", batch=2048, steps=4),
     "mixed sgd of four": _training("mixed", "sgd", features=4, steps=2),
-    "mixed adam": _training("mixed", "adam", steps=6),
     "mixed rowwise_adagrad": _training("mixed", "rowwise_adagrad", *REGULARISED, steps=6),
-    "mixed cross": _training("mixed", "adam", "--interaction", "cross", "--cross_layer_projection_dim", "5", "--num_cross_layers", "2", steps=6),
-    "mixed parallel": _training("mixed", "adam", *PARALLEL, steps=6),
     "mixed whole": _training("mixed", "adam", *WHOLE, steps=6),
     "sliced whole": _training("sliced", "rowwise_adagrad", "--amp", *WHOLE, rows="lists", steps=6),
-    "mixed norm": _training("mixed", "adam", *NORM, steps=6),
     "tables norm large": _training("tables", "adam", *NORM, *PARALLEL, rows="large", batch=2048, steps=4),
     "sliced norm": _training("sliced", "rmsprop", *WIDE_AND_DEEP, "--batch_norm", *CLIP, "--amp", *WHOLE, rows="lists", steps=6),
     "mixed norm on a GPU": _training("mixed", "adam", *NORM, slices=1, steps=6, gpu=True),
@@ -86,7 +82,6 @@ TRAININGS = {
     "tables shapes": _training("tables", "adagrad", "--interaction", "cat", rows="shapes", steps=6),
     "mixed lists on a GPU": _training("mixed", "sgd", rows="lists", slices=1, steps=6, gpu=True),
     "mixed lists one sum": _training("mixed", "sgd", rows="lists", slices=1, steps=6),
-    "sliced rmsprop": _training("sliced", "rmsprop", "--amp", steps=6),
     "tables ftrl": _training("tables", "ftrl", "--embedding_learning_rate", "0.3", steps=6),
     "mixed momentum": _training("mixed", "sgd", "--momentum", "0.5", "--embedding_optimizer", "adagrad", steps=6),
     "mixed wide": _training("mixed", "rmsprop", *WIDE_AND_DEEP, steps=6),
@@ -95,8 +90,7 @@ TRAININGS = {
     "mixed finalmlp": _training("mixed", "adam", *FINALMLP, "--gate1_features", "cat_0,cat_3", "--batch_norm", steps=6),
     "sliced finalmlp": _training("sliced", "adagrad", *FINALMLP, "--gate2_features", "a,c", "--amp", rows="lists", steps=6),
     "mixed weights": _training("mixed", "adam", *NORM, rows="weighted", steps=6),
-    "sliced linear": _training("sliced", "adam", "--linear", "--linear_optimizer", "adam", *WHOLE, steps=6),
-    "sliced wide": _training("sliced", "rmsprop", *WIDE_AND_DEEP, "--amp", rows="lists", steps=6),
+    "sliced linear": _training("sliced", "adam", "--linear", "--linear_optimizer", "adam", steps=6),
     "mixed sgd one sum": _training("mixed", "sgd", *REGULARISED, slices=1, steps=6),
     "tables sgd of one column": _training("tables", "sgd", *CLIP, features=1, dim=1, steps=6),  # only one worker can hold a table of one column
 }
@@ -107,26 +101,30 @@ TRAININGS |= {f"mixed {optimizer} long": _training("mixed", optimizer, slices=1,
 TRAININGS |= {
     f"mixed {optimizer} on a GPU": _training("mixed", optimizer, *flags, slices=1, steps=30, gpu=True) for optimizer, flags in ON_GPU.items()
 }
-# Trainings that run on four workers and need not run on two.
-ON_FOUR = ("sliced sgd large", "mixed cross", "mixed sgd of four", "mixed rowwise_adagrad", "mixed shapes", "mixed wide", "mixed fm")
-# Each further worker makes steps slower: on two processors, eight workers take about a second for a step.
+# On two workers there is a training of every kind of model and option. Each further worker makes steps slower: on two processors, eight workers take
+# about a second for a step. So more workers run what their number changes: the order of sums, the exchange of dense gradients, workers without tables.
+ON_FOUR = (
+    "mixed weights",
+    "tables norm large",
+    "sliced adam bfloat16",
+    "sliced sgd large",
+    "mixed sgd of four",
+    "mixed rowwise_adagrad",
+    "mixed shapes",
+    "mixed fm",
+    "mixed finalmlp",
+    "sliced lists",
+    "tables sgd of one column",
+)
+ON_TWO_AND_FOUR = ("mixed weights", "tables norm large", "sliced adam bfloat16")
+# References of other trainings, and models whose optimizers `updates.py` has on any number of workers.
+ON_ONE = (*LONG, "mixed norm one sum", "mixed lists one sum", "mixed adagrad on a GPU", "mixed adam on a GPU")
 CHOSEN = {
     1: tuple(TRAININGS),
-    2: tuple(name for name in TRAININGS if name not in (*LONG, *ON_FOUR, *(f"mixed {optimizer} on a GPU" for optimizer in ON_GPU))),
+    2: tuple(name for name in TRAININGS if name in ON_TWO_AND_FOUR or name not in (*ON_ONE, *ON_FOUR)),
     3: ("tables sgd", "mixed sgd", "mixed shapes"),
-    4: (
-        "mixed adam",
-        "mixed weights",
-        "tables norm large",
-        "sliced adam bfloat16",
-        *ON_FOUR,
-        "tables sgd of one column",
-        "mixed lists",
-        "sliced lists",
-        "mixed finalmlp",
-        "mixed sgd on a GPU",  # the others on one worker only: `updates.py` has every optimizer on any number of workers
-    ),
-    8: ("mixed adam", "mixed norm"),
+    4: ON_FOUR,
+    8: ("mixed weights",),
 }
 
 
@@ -274,6 +272,7 @@ def main(dataset: Path, folder: Path) -> None:
     prepare_tensorflow()
     import tensorflow as tf
 
+    gc.set_threshold(100_000)  # a trace makes many objects, and looking for garbage among them again and again takes a tenth of the time
     world = join()
     configure_tensorflow(DeviceConfig(cpu=True), world.local_rank, world.local_size)
     if world.horovod:

@@ -122,15 +122,17 @@ def updated(world) -> dict[str, np.ndarray]:
     """
     from model.native import native_operations
 
-    found = {}
-    for rule in FLAGS:
-        found[f"dense updates/{rule}"] = _dense(world, rule_of(rule))
-        for key, case in CASES.items():
-            for where in case.operations:
-                for kind in case.kinds(where, world.size):
-                    native = native_operations() if kind == "C++" else None
-                    for name, values in _updated(case, world, rule_of(rule), PLACEMENTS[where], native).items():
-                        found[f"updates/{key}/{rule}/{where}/{kind}/{name}"] = values
+    rules = {name: rule_of(name) for name in FLAGS}
+    found = {f"dense updates/{name}": _dense(world, rule) for name, rule in rules.items()}
+    for key, case in CASES.items():
+        for where in case.operations:
+            sums = None
+            for kind in case.kinds(where, world.size):
+                tables = Tables(case, world, PLACEMENTS[where], native_operations() if kind == "C++" else None)
+                sums = sums or [tables.replicated_sums(step) for step in range(STEPS)]
+                for name, rule in rules.items():
+                    for part, values in tables.updated(rule, sums).items():
+                        found[f"updates/{key}/{name}/{where}/{kind}/{part}"] = values
     return found
 
 
@@ -157,40 +159,64 @@ def _dense(world, rule) -> np.ndarray:
     return weight.numpy()
 
 
-def _updated(case: Case, world, rule, thresholds, native) -> dict[str, np.ndarray]:
-    import tensorflow as tf
+class Tables:
+    """The tables of a case on this worker, which every rule updates from the same start.
 
-    from model.embedding.distributed import DistributedEmbedding, GroupUpdate
-    from model.embedding.placement import place
-    from model.embedding.table import Feature, Table
-    from model.embedding.table_memory import write_rows
-    from model.ordered_sums import sum_in_order
+    Args:
+        case: the tables and their features.
+        world: this worker and the collectives.
+        thresholds: those of the placement.
+        native: the C++ operations; None for TensorFlow's.
+    """
 
-    tables = [Table(name, rows, dim) for name, (rows, dim) in case.tables.items()]
-    features = [Feature(name, name, *facts) for name, facts in case.features.items()]
-    embedding = DistributedEmbedding(place(tables, world.size, features=features, **thresholds), world, native=native)
-    embedding.build()
-    embedding.add_slots(rule)
-    for local in embedding.shards:
-        write_rows(local.weights, 0, start(case, local.name)[:, local.shard.first : local.shard.last])
-    mine = slice(world.rank * BATCH // world.size, (world.rank + 1) * BATCH // world.size)
+    def __init__(self, case: Case, world, thresholds: dict[str, int], native):
+        from model.embedding.distributed import DistributedEmbedding
+        from model.embedding.placement import place
+        from model.embedding.table import Feature, Table
 
-    def read(step: int):
-        by_feature = list(batch(case, step)[0].values())
-        none = [np.empty((0, BATCH), np.int32)]
-        ids, local_ids = (
-            np.concatenate(none + [by_feature[i] for i in some]) for some in (embedding.view.global_features, embedding.view.local_features)
-        )
-        return tf.constant(ids), tf.constant(local_ids[:, mine])
+        self._case, self._world = case, world
+        tables = [Table(name, rows, dim) for name, (rows, dim) in case.tables.items()]
+        features = [Feature(name, name, *facts) for name, facts in case.features.items()]
+        self._embedding = DistributedEmbedding(place(tables, world.size, features=features, **thresholds), world, native=native)
+        self._embedding.build()
+        self._mine = slice(world.rank * BATCH // world.size, (world.rank + 1) * BATCH // world.size)
 
-    for step in range(STEPS):
-        rate, number, own = tf.constant(RATES[step]), tf.constant(step, tf.int64), tf.constant(batch(case, step)[1][mine])
-        ids, local_ids = read(step)
+    def _read(self, step: int):
+        """Return the ids `[K_r, B]` and the local ids `[K_l, b]` of a step, and the gradients of this worker's samples `[b, C]`."""
+        import tensorflow as tf
+
+        by_feature, gradients = batch(self._case, step)
+        by_feature, view, none = list(by_feature.values()), self._embedding.view, [np.empty((0, BATCH), np.int32)]
+        ids, local_ids = (np.concatenate(none + [by_feature[i] for i in some]) for some in (view.global_features, view.local_features))
+        return tf.constant(ids), tf.constant(local_ids[:, self._mine]), tf.constant(gradients[self._mine])
+
+    def replicated_sums(self, step: int) -> list:
+        """Return the gradients of the replicated tables in a step, summed over the workers; they depend on no rule."""
+        import tensorflow as tf
+
+        from model.ordered_sums import sum_in_order
+
+        _, local_ids, own = self._read(step)
         # The slices are added in the same order on any number of workers.
-        sums = embedding.replicated_gradients(local_ids, own, 1.0, SLICES // world.size)
-        sums = [tf.reshape(sum_in_order(tf.reshape(total, [-1]), world, "dense_gradients"), total.shape) for total in sums]
-        embedding.update([GroupUpdate(rule, rate)], ids, own, number)
-        embedding.update_replicated([GroupUpdate(rule, rate)], sums, number)
-    kept = embedding.shards if world.first else embedding.sharded
-    vectors = embedding(*read(0)).numpy()
-    return {f"{local.name}@{local.shard.first}": local.weights.numpy() for local in kept} | {"vectors": vectors.reshape(len(vectors), -1)}
+        sums = self._embedding.replicated_gradients(local_ids, own, 1.0, SLICES // self._world.size)
+        return [tf.reshape(sum_in_order(tf.reshape(total, [-1]), self._world, "dense_gradients"), total.shape) for total in sums]
+
+    def updated(self, rule, sums: list[list]) -> dict[str, np.ndarray]:
+        """Return the worker's part of every table after STEPS with a rule, and the vectors that it then looks up; `sums` are the steps' sums."""
+        import tensorflow as tf
+
+        from model.embedding.distributed import GroupUpdate
+        from model.embedding.table_memory import write_rows
+
+        embedding = self._embedding
+        embedding.add_slots(rule)
+        for local in embedding.shards:
+            write_rows(local.weights, 0, start(self._case, local.name)[:, local.shard.first : local.shard.last])
+        for step in range(STEPS):
+            update, number = [GroupUpdate(rule, tf.constant(RATES[step]))], tf.constant(step, tf.int64)
+            ids, _, own = self._read(step)
+            embedding.update(update, ids, own, number)
+            embedding.update_replicated(update, sums[step], number)
+        kept = embedding.shards if self._world.first else embedding.sharded
+        vectors = embedding(*self._read(0)[:2]).numpy()
+        return {f"{local.name}@{local.shard.first}": local.weights.numpy() for local in kept} | {"vectors": vectors.reshape(len(vectors), -1)}
