@@ -102,7 +102,7 @@ TRAININGS |= {
     f"mixed {optimizer} on a GPU": _training("mixed", optimizer, *flags, slices=1, steps=30, gpu=True) for optimizer, flags in ON_GPU.items()
 }
 # On two workers there is a training of every kind of model and option. Each further worker makes steps slower: on two processors, eight workers take
-# about a second for a step. So more workers run what their number changes: the order of sums, the exchange of dense gradients, workers without tables.
+# about a second for a step. So more workers run what their number changes: the order of sums, the exchange of gradients, workers without tables.
 ON_FOUR = (
     "mixed weights",
     "tables norm large",
