@@ -10,13 +10,12 @@ import numpy as np
 
 from model.embedding.lazy_rows import LazyTables
 from model.embedding.lazy_table import LazyTable
-from model.embedding.row_bits import bits_of
 from model.embedding.shard import LocalShard
 from model.sharded_model import ShardedModel
 from training.snapshot import Snapshot
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
-from utils.checkpoint.touched_form import TOUCHED_ROWS, bitmap_name
+from utils.checkpoint.touched_form import TOUCHED_ROWS, bitmap_name, bits_of
 from utils.cluster.agreement import DivergedError
 from utils.errors import AgreedError, UserError
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from model.compilation import on_gpu
 from model.embedding.distributed import DistributedEmbedding
-from model.embedding.row_bits import bits_of, numbers_of
 from model.embedding.shard import IdRows
 from model.embedding.shard_specs import ids_of
 from training.device_batch import TensorBatch
 from utils.checkpoint.kept_files import TOUCHED_FILE
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.touched_form import bits_of, numbers_of
 
 NAME = "touched"  # key of the manifest
 

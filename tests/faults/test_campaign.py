@@ -31,6 +31,7 @@ SLOTS = {
     "Wide & Deep": {"tables/cat_0/velocity", *LINEAR},
     "DeepFM": {"tables/cat_0/velocity", *LINEAR},
     "FinalMLP": {"tables/cat_0/velocity", "optimizer/stream2/0/kernel/momentum"},
+    "DLRM, lazy": {"tables/cat_0/velocity"},
 }
 
 

@@ -34,7 +34,9 @@ FM_MODEL = ("--interaction", "fm", "--embedding_dim", "16", "--top_mlp_dims", "1
 FM_RUN = ("--cpu", *FM_MODEL, *DATA, *OPTIMIZER, "--linear_optimizer", "ftrl", "--print_freq", "1", "--gradient_slices", "2")
 TWO_STREAMS = ("--interaction", "finalmlp", "--embedding_dim", "16", "--stream1_dims", "16,8", "--stream2_dims", "16", "--num_heads", "4")
 TWO_STREAMS_RUN = ("--cpu", *TWO_STREAMS, "--gate_dims", "8", "--dropout", "0.1", *DATA, *OPTIMIZER, "--print_freq", "1", "--gradient_slices", "2")
-MODELS = {"Wide & Deep": WIDE_RUN, "DeepFM": FM_RUN, "FinalMLP": TWO_STREAMS_RUN}  # flags of models other than DLRM
+LAZY_RUN = (*RUN, "--table_storage", "lazy", "--table_storage_above", "10000", "--table_memory_gb", "0.5")
+# Flags of models other than DLRM, and of DLRM with lazy tables.
+MODELS = {"Wide & Deep": WIDE_RUN, "DeepFM": FM_RUN, "FinalMLP": TWO_STREAMS_RUN, "DLRM, lazy": LAZY_RUN}
 PHASES = {"arrays": "while arrays were written", "manifest": "after the manifest, before the rename", "removal": "while an old one was removed"}
 
 

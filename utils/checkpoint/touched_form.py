@@ -40,6 +40,24 @@ def table_and_kind(array: str) -> tuple[str | None, str]:
     return (table, kind) if array.startswith("tables/") and table else (None, array)
 
 
+def numbers_of(bits: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows whose bits are set, `[n]` int64, ascending."""
+    places = np.flatnonzero(bits)  # few bytes are not 0 where few rows are touched
+    ones = np.flatnonzero(np.unpackbits(bits[places]))
+    return 8 * places[ones >> 3] + (ones & 7)
+
+
+def bits_of(numbers: np.ndarray, rows: int) -> np.ndarray:
+    """Return a bitmap of V rows, `[ceil(V / 8)]` uint8, in which the bits of some rows are set; `numbers` `[n]`, distinct, in any order."""
+    bits = np.zeros(-(-rows // 8), np.uint8)
+    if len(numbers):
+        numbers = np.sort(numbers)
+        places = numbers >> 3
+        starts = np.flatnonzero(np.concatenate([[True], places[1:] != places[:-1]]))
+        bits[places[starts]] = np.bitwise_or.reduceat((128 >> (numbers & 7)).astype(np.uint8), starts)
+    return bits
+
+
 class TouchedTable:
     """A table of which a checkpoint stores the touched rows; its bitmap is read on first use.
 
@@ -91,10 +109,7 @@ class TouchedTable:
     def among(self, start: int, stop: int) -> np.ndarray:
         """Return the numbers of the stored rows from start to stop, `[k]` int64, ascending. Raises CheckpointError as `bits`."""
         begin = start // 8
-        block = self.bits[begin : -(-stop // 8)]
-        places = np.flatnonzero(block)  # few bytes are not 0 where few rows are touched
-        ones = np.flatnonzero(np.unpackbits(block[places]))
-        numbers = 8 * (places[ones >> 3] + begin) + (ones & 7)
+        numbers = numbers_of(self.bits[begin : -(-stop // 8)]) + 8 * begin
         return numbers[(numbers >= start) & (numbers < stop)]
 
     def located(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

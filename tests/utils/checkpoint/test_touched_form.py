@@ -321,3 +321,13 @@ def test_the_bitmaps_checksum_is_at_its_end(folder):
     content = (folder / "touched_rows/user.bin").read_bytes()
     assert content[-4:] == zlib.crc32(content[:-4]).to_bytes(4, "little")
     np.testing.assert_array_equal(np.unpackbits(np.frombuffer(content[:-4], np.uint8))[:43].nonzero()[0], np.arange(1, 42, 4))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 1000])
+def test_bitmaps_are_those_of_packbits(rows):
+    draw = np.random.default_rng(rows)
+    for share in (0.0, 0.01, 0.5, 1.0):
+        there = draw.random(rows) < share
+        numbers = draw.permutation(np.flatnonzero(there)).astype(np.int32)
+        np.testing.assert_array_equal(touched_form.bits_of(numbers, rows), np.packbits(there))
+        np.testing.assert_array_equal(touched_form.numbers_of(np.packbits(there)), np.flatnonzero(there))
