@@ -93,6 +93,8 @@ class OneTrace:
         for local in self._model.embedding.shards:
             for rows in local.kinds().values():
                 rows.write(0, np.full_like(rows.read(0, rows.count), np.nan))
+            if local.lazy:
+                local.lazy.begin_with(np.empty(0, np.int32))
 
     def _variables(self) -> Iterator[Any]:
         yield from (weight.value for weight in (self._model.dense_weights() | self._model.statistics()).values())

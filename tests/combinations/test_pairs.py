@@ -29,7 +29,7 @@ def test_every_pair_of_values_occurs():
     for (first, some), (second, others) in itertools.combinations(enumerate(VALUES), 2):
         for pair in itertools.product(some, others):
             assert any((one[first], one[second]) == pair for one in ARRAY), (first, second, pair)
-    assert len(ALL) == 12096 and len(ARRAY) == 42
+    assert len(ALL) == 16128 and len(ARRAY) == 42
     assert {one.model for one in ARRAY if one.batch_norm and one.precision == FLOAT32} == set(VALUES[0])
 
 
@@ -89,7 +89,7 @@ def test_scorers_and_exports_score_as_the_evaluator(unbroken, datasets, number, 
     numerical, ids = samples(datasets[one.lists])
     assert len(expected) == len(ids) and np.ptp(expected) > 0.01
     scorer = dlrm.load(run.checkpoints, mmap=True).over_arrays()
-    assert isinstance(scorer.engine, NativeScorer) or native_scorer_library() is None
+    assert isinstance(scorer.engine, NativeScorer) or native_scorer_library() is None or one.tables == "lazy"  # TensorFlow scores partial tables
     inputs = inputs_of(one.lists, numerical, ids)
     found = {"scorer": scorer.score(*scorer.checked(*inputs.values()))}
     saved_model = number in NORMALISED.values()  # of each model, because it takes seconds to trace
