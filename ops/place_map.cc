@@ -115,23 +115,28 @@ int64_t PlaceMap::FirstBad(const PlacedIds& batch) const {
   return -1;
 }
 
+// Calls work(ids, places, n) for blocks of at most kBlock ids, row after row.
+template <class Work>
+static void ForBlocks(const PlacedIds& batch, const Work& work) {
+  for (int64_t row = 0; row < batch.rows; ++row) {
+    for (int64_t begin = 0; begin < batch.columns; begin += kBlock) {
+      work(batch.ids + row * batch.ids_stride + begin, batch.places + row * batch.places_stride + begin, std::min(kBlock, batch.columns - begin));
+    }
+  }
+}
+
 int64_t PlaceMap::Plan(const PlacedIds& batch) {
   const int64_t bad = FirstBad(batch);
   if (bad >= 0) return bad;
   const std::lock_guard<std::mutex> lock(mutex_);
   const int64_t before = known_.size();
   try {
-    for (int64_t row = 0; row < batch.rows; ++row) {
-      for (int64_t begin = 0; begin < batch.columns; begin += kBlock) {
-        const int64_t n = std::min(kBlock, batch.columns - begin);
-        const int32_t* ids = batch.ids + row * batch.ids_stride + begin;
-        int32_t* places = batch.places + row * batch.places_stride + begin;
-        known_.Reserve(n);
-        int64_t homes[kBlock];
-        known_.Homes(ids, n, homes);
-        for (int64_t i = 0; i < n; ++i) places[i] = ids[i] == kNoId ? kNoPlace : known_.FindOrAdd(ids[i], homes[i]);
-      }
-    }
+    ForBlocks(batch, [&](const int32_t* ids, int32_t* places, int64_t n) {
+      known_.Reserve(n);
+      int64_t homes[kBlock];
+      known_.Homes(ids, n, homes);
+      for (int64_t i = 0; i < n; ++i) places[i] = ids[i] == kNoId ? kNoPlace : known_.FindOrAdd(ids[i], homes[i]);
+    });
   } catch (...) {
     known_.Truncate(before);
     throw;
@@ -145,21 +150,16 @@ int64_t PlaceMap::Find(const PlacedIds& batch, int32_t known, int32_t scratch, i
   NumberedIds others;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (int64_t row = 0; row < batch.rows; ++row) {
-      for (int64_t begin = 0; begin < batch.columns; begin += kBlock) {
-        const int64_t n = std::min(kBlock, batch.columns - begin);
-        const int32_t* ids = batch.ids + row * batch.ids_stride + begin;
-        int32_t* places = batch.places + row * batch.places_stride + begin;
-        others.Reserve(n);
-        int64_t homes[kBlock];
-        known_.Homes(ids, n, homes);
-        for (int64_t i = 0; i < n; ++i) {
-          const int32_t id = ids[i], place = id == kNoId ? kNoPlace : known_.Find(id, homes[i]);
-          const bool exists = id == kNoId || (place != kNoPlace && place < known);
-          places[i] = exists ? place : scratch + others.FindOrAdd(id, others.Home(id));
-        }
+    ForBlocks(batch, [&](const int32_t* ids, int32_t* places, int64_t n) {
+      others.Reserve(n);
+      int64_t homes[kBlock];
+      known_.Homes(ids, n, homes);
+      for (int64_t i = 0; i < n; ++i) {
+        const int32_t id = ids[i], place = id == kNoId ? kNoPlace : known_.Find(id, homes[i]);
+        const bool exists = id == kNoId || (place != kNoPlace && place < known);
+        places[i] = exists ? place : scratch + others.FindOrAdd(id, others.Home(id));
       }
-    }
+    });
   }
   *count = others.size();
   std::copy(others.ids().begin(), others.ids().end(), absent);

@@ -6,6 +6,7 @@ import pytest
 
 from dataloading.features import Categorical
 from dataloading.synthetic.touched_ids import Draws
+from model import native as operations
 from model.embedding.placement import place
 from model.embedding.table import NORMAL, UNIFORM, ZEROS, Storage, Table
 from run.prepare import prepared
@@ -219,7 +220,7 @@ def test_norms_of_all_rows_are_refused():
 
 def test_missing_operations_are_refused(monkeypatch, tmp_path):
     lazy = [Table("user", 9, 4, lazy=True)]
-    monkeypatch.setattr("model.native.library_path", lambda: tmp_path / "missing.so")
+    monkeypatch.setattr(operations, "library_path", lambda: tmp_path / "missing.so")
     with pytest.raises(UserError, match=r"operations, which are not built for these sources; run ops/build, or give --table_storage memory$"):
         check_lazy(configure(*LAZY), lazy, "CPU")
     monkeypatch.setenv("DLRM_NATIVE_OPS", "0")
