@@ -51,6 +51,7 @@ def test_a_grown_model_keeps_scores_and_statistics_and_trains_on(unbroken, datas
         return build_trainer(config, grown, *arguments)
 
     flags = one.flags | {"dataset_path": larger[one.lists], "max_steps": 3, "log_path": "", "save_checkpoint_path": tmp_path / "c"}
+    flags["table_storage"] = "memory"  # this test calls the model; test_lazy_tables has growth with lazy tables
     with patch("run.train.build_trainer", built), contextlib.nullcontext() if model in TRAINED_ON else pytest.raises(NotTrained):
         result = dlrm.train(restore_checkpoint_path=run.checkpoints, allow_growth=True, **flags)
     np.testing.assert_allclose(seen["scores"], run.scores.logits, rtol=1e-5, atol=2e-6)
