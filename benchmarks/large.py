@@ -9,10 +9,12 @@ from the kernel.
   t3, t0   the models of 22.8 and 113 billion parameters, lazy: training, evaluation, save; then the run goes on from the checkpoint
   t15      the model of 4.2 billion parameters, lazy and in memory (17 GiB): speed, seconds to build the tables, equal bits of the checkpoints
   small    26 tables of 100,000 rows, lazy and in memory, in the same way
+  mlperf   MLPerf's DLRM-DCNv2: 204 million rows, 214 ids a sample, row-wise Adagrad; and the same in memory with its tables cut to fit
 """
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from benchmarks.children import ROOT, answer, last_answer, start, task
 from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.scratch import scratch
+from benchmarks.workload import MLPERF_HOTNESS
 from dataloading.feature_spec import FeatureSpec, generator_spec
 from utils.config.option import option
 from utils.errors import UserError
@@ -32,8 +35,13 @@ from utils.errors import UserError
 MODULE = "benchmarks.large"
 LAZY = ("--table_storage", "lazy")
 VARIANTS = {name: f"criteo_{name}_synthetic" for name in ("t15", "t3", "t0")}
-PARTS = ("t3", "t0", "t15", "small")
-_BYTES_A_SAMPLE = 100  # of a stored sample of the Criteo variants
+MLPERF = "mlperf"
+PARTS = ("t3", "t0", "t15", "small", MLPERF)
+# The rows of MLPerf's tables: github.com/mlcommons/training, recommendation_v2
+MLPERF_ROWS = (40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282, 10, 2_209, 11_938, 155, 4, 976, 14)
+MLPERF_ROWS += (40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36)
+MLPERF_MODEL = ("--interaction", "cross", "--top_mlp_dims", "1024,1024,512,256,1", "--optimizer", "rowwise_adagrad")
+_BYTES_A_SAMPLE = {MLPERF: 950}  # of a stored sample; of others 100
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,9 @@ class LargeOptions(Options):
     steps: int = option(2000, "training steps", unit="steps")
     batch_size: int = option(8192, "batch size", unit="samples")
     table_memory_gb: float = option(6.0, "memory for the rows of lazy tables", unit="10^9 bytes")
+    mlperf_steps: int = option(500, "training steps of the part mlperf", unit="steps")
+    mlperf_memory_gb: float = option(16.0, "memory for the rows of lazy tables in the part mlperf", unit="10^9 bytes")
+    mlperf_most_rows: int = option(5_000_000, "rows to which the tables of the part mlperf are cut to fit the memory", unit="rows")
     cardinality: int = option(100_000, "rows of each table of the part small", unit="rows")
     embedding_dim: int = option(128, "columns of each table of the part small", unit="columns")
     folder: str | None = option(None, "folder for data and checkpoints; the default is the system's temporary folder")
@@ -62,7 +73,8 @@ class LargeOptions(Options):
 def main(chosen: LargeOptions, report: Report) -> None:
     """Measure and print."""
     parts = chosen.chosen()
-    needed = len(parts) * _BYTES_A_SAMPLE * chosen.steps * chosen.batch_size + 36 * 10**9 * ("t15" in parts)
+    needed = sum(_BYTES_A_SAMPLE.get(part, 100) * _steps(chosen, part) * chosen.batch_size for part in parts)
+    needed += 36 * 10**9 * ("t15" in parts) + int(2e9 * chosen.mlperf_memory_gb) * (MLPERF in parts)
     rows: list[tuple] = []
     with scratch(chosen.folder, needed, "data and checkpoints") as work:
         for part in parts:
@@ -71,6 +83,10 @@ def main(chosen: LargeOptions, report: Report) -> None:
             rows += _rows(part, made)
     title = f"--amp, batch {chosen.batch_size}, {chosen.steps} steps, medians of {chosen.num_rounds} rounds"
     report.table(title, ["", "samples/s", "peak GiB", "rows touched", "seconds in all", "seconds to build"], rows)
+
+
+def _steps(chosen: LargeOptions, part: str) -> int:
+    return chosen.mlperf_steps if part == MLPERF else chosen.steps
 
 
 def _rows(part: str, made: list[dict[str, dict]]) -> list[tuple]:
@@ -91,6 +107,15 @@ def _part(chosen: LargeOptions, work: Path, part: str) -> dict[str, dict]:
         found["lazy"] = _train(chosen, work, data, "lazy", *lazy)
         found["resumed"] = _train(chosen, work, data, "lazy", *lazy, "--resume", "auto", steps=chosen.steps + chosen.steps // 10)
         return found
+    if part == MLPERF:
+        lazy = (*LAZY, "--table_memory_gb", chosen.mlperf_memory_gb)
+        found["lazy"] = _train(chosen, work, data, "lazy", *MLPERF_MODEL, *lazy, steps=chosen.mlperf_steps)
+        shutil.rmtree(data)
+        shutil.rmtree(work / "lazy")
+        data = _data(chosen, work / "cut", part, chosen.mlperf_most_rows)
+        name = f"in memory, tables of at most {chosen.mlperf_most_rows:,} rows"
+        found[name] = _train(chosen, work, data, "in_memory", *MLPERF_MODEL, steps=chosen.mlperf_steps)
+        return found
     lazy += ("--table_storage_above", 1) if part == "small" else ()
     for name, flags in (("lazy", lazy), ("in memory", ())):
         found[name] = _train(chosen, work, data, name.replace(" ", "_"), *flags) | _built(chosen, data, flags)
@@ -99,11 +124,15 @@ def _part(chosen: LargeOptions, work: Path, part: str) -> dict[str, dict]:
     return found
 
 
-def _data(chosen: LargeOptions, work: Path, part: str) -> Path:
-    """Write a part's dataset and return its folder."""
-    spec, samples = work / "spec", chosen.steps + chosen.steps // 10
-    spec.mkdir()
-    if part in VARIANTS:
+def _data(chosen: LargeOptions, work: Path, part: str, most_rows: int | None = None) -> Path:
+    """Write a part's dataset, with at most so many rows a table, and return its folder."""
+    spec, samples = work / "spec", _steps(chosen, part) * 11 // 10
+    spec.mkdir(parents=True)
+    if part == MLPERF:
+        rows = [min(count, most_rows or count) for count in MLPERF_ROWS]
+        text = generator_spec(rows, 13, 1.1, hotness=MLPERF_HOTNESS).to_yaml()
+        (spec / "feature_spec.yaml").write_text(text)
+    elif part in VARIANTS:
         start(sys.executable, "-m", "dataloading.generate_feature_spec", "--variant", VARIANTS[part], "--dst", spec / "feature_spec.yaml")
     else:
         text = generator_spec((chosen.cardinality,) * 26, 13, 1.45).to_yaml()
@@ -122,8 +151,9 @@ def _flags(chosen: LargeOptions, data: Path) -> list[object]:
 
 def _train(chosen: LargeOptions, work: Path, data: Path, name: str, *flags: object, steps: int | None = None) -> dict[str, Any]:
     """Run dlrm.py; return its throughput, the peak of its memory, its seconds, and the rows that it has touched."""
-    log, warmup = work / f"{name}.log", min(500, chosen.steps // 4)
-    words = ["dlrm.py", *_flags(chosen, data), "--max_steps", steps or chosen.steps, "--save_checkpoint_path", work / name, *flags]
+    steps = steps or chosen.steps
+    log, warmup = work / f"{name}.log", min(500, steps // 4)
+    words = ["dlrm.py", *_flags(chosen, data), "--max_steps", steps, "--save_checkpoint_path", work / name, *flags]
     command = [sys.executable, *words, "--log_path", log, "--benchmark_warmup_steps", warmup]
     begun = time.perf_counter()
     process = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

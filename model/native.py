@@ -13,12 +13,15 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from model.embedding.blocks import Blocks
 from utils.errors import UserError
+
+if TYPE_CHECKING:
+    from model.native_layers import Mask
 
 SOURCES = Path(__file__).resolve().parents[1] / "ops"
 
@@ -76,16 +79,6 @@ class RowRule(NamedTuple):
     constants: tuple[float, ...] = ()
 
 
-class Mask(NamedTuple):
-    """The dropout mask of a layer in a step: it drops the units whose random bits are below the threshold; see `layers.dropout.Dropout`."""
-
-    key: int  # the generator's key, below 2^32
-    threshold: int  # below 2^32
-    scale: float  # factor of the units that are kept
-    step: object  # int64 scalar tensor
-    first: object  # int64 scalar tensor: the number of the first sample in the global batch
-
-
 class Lookup(NamedTuple):
     """A feature's lookup in one of the tables passed to an operation."""
 
@@ -102,6 +95,7 @@ class NativeOperations:
     Attributes:
         norm: the passes of batch normalisation.
         vectors: the passes over the vectors of factorisation machines and of FinalMLP.
+        cross: the passes of cross layers.
         tiles: whether the bfloat16 interaction uses the processor's matrix tiles (Intel AMX); False where there are none.
         key: identifies the compiled operations; equal keys give equal bits.
     """
@@ -109,8 +103,10 @@ class NativeOperations:
     def __init__(self, path: Path, tiles: bool):
         import tensorflow as tf
 
+        from model.native_layers import CrossOperations, NormOperations, VectorOperations  # here, because a server has no need of them
+
         self._library = tf.load_op_library(str(path))
-        self.norm, self.vectors = NormOperations(self._library), VectorOperations(self._library)
+        self.norm, self.vectors, self.cross = NormOperations(self._library), VectorOperations(self._library), CrossOperations(self._library)
         symbols = ctypes.CDLL(str(path))
         symbols.dlrm_compiler.restype = ctypes.c_char_p
         self.tiles = tiles and bool(symbols.dlrm_has_tiles())
@@ -228,11 +224,11 @@ class NativeOperations:
         """Return `relu(products + bias)` for products `[b, out]` and bias `[out]` float32; the sum is computed in float32."""
         return self._library.dlrm_bias_relu(products=products, bias=bias)
 
-    def bias_relu_dropout(self, products, bias, mask: Mask):
+    def bias_relu_dropout(self, products, bias, mask: "Mask"):
         """Compute `bias_relu` followed by dropout; dropped units are −0."""
         import tensorflow as tf
 
-        return self._library.dlrm_bias_relu_dropout(products=products, bias=bias, place=tf.stack([mask.step, mask.first]), **_dropout(mask))
+        return self._library.dlrm_bias_relu_dropout(products=products, bias=bias, place=tf.stack([mask.step, mask.first]), **mask.attributes())
 
     def relu_gradient(self, upstream, outputs, scale: float = 1.0):
         """Return the gradients of `relu(x + bias)` with respect to x, `[b, out]` like `upstream`, and to the bias, `[out]` float32.
@@ -249,98 +245,6 @@ class NativeOperations:
 def reserve_rows(operations: NativeOperations, rows: int, columns: int):
     """Return rows of zeros, `[rows, columns]` float32, that take memory as they are written. Raises tf.errors.ResourceExhaustedError."""
     return operations._library.dlrm_reserve_rows(shape=[rows, columns])
-
-
-class NormOperations:
-    """The passes of batch normalisation over memory, see `ops/batch_norm.h`; `NativeOperations.norm` holds them."""
-
-    def __init__(self, library):
-        self._library = library
-
-    def column_moments(self, products, real):
-        """Return the sums of each column of products `[b, out]` and of its squares, each row times its weight `real` `[b]`: `[2, out]` float64."""
-        return self._library.dlrm_column_moments(products=products, real=real)
-
-    def normalise_relu(self, products: Sequence, factors, mask: Mask | None):
-        """Return `relu((products - factors[0]) * factors[1] + factors[2])`, `[b, out]`, for consecutive parts of the products.
-
-        `factors` is `[3, out]`. With a mask, dropout follows as in `bias_relu_dropout`.
-        """
-        import tensorflow as tf
-
-        place, drops = (tf.zeros([2], tf.int64), {}) if mask is None else (tf.stack([mask.step, mask.first]), _dropout(mask))
-        return self._library.dlrm_normalise_relu(factors=factors, place=place, products=list(products), **drops)
-
-    def normalise_gradient_sums(self, rows: Sequence, moments, scale: float):
-        """Return the gradients of the normalisation with respect to beta and gamma, `[2, out]` float32; see `ops/batch_norm.h`.
-
-        Args:
-            rows: the gradient with respect to the outputs, the outputs and the products, `[b, out]` each, and the weights `[b]`.
-            moments: the mean and 1 / sqrt(variance + epsilon), `[2, out]` float64.
-            scale: the scale of the mask; 1 without dropout.
-        """
-        return self._library.dlrm_normalise_gradient_sums(*rows, moments=moments, scale=scale)
-
-    def normalise_gradient(self, rows: Sequence, factors, scale: float):
-        """Return the gradient by the products, `[b, out]`: `g * factors[1] + weight * ((products - factors[0]) * factors[2] + factors[3])`.
-
-        g is the gradient before the ReLU; padding gets 0. `factors` is `[4, out]`; `rows` and `scale` as in `normalise_gradient_sums`.
-        """
-        return self._library.dlrm_normalise_gradient(*rows, factors=factors, scale=scale)
-
-
-class VectorOperations:
-    """The passes over the vectors of all features, see `layers.fields` and `layers.gate`; `NativeOperations.vectors` holds them."""
-
-    def __init__(self, library):
-        self._library = library
-
-    def fields(self, numerical, kernel, embeddings, by_kernel: Callable | None, dtype: str | None, **wanted):
-        """Return the outputs of `layers.fields.fields`, with their gradients.
-
-        Args:
-            numerical: `[b, M]` float32.
-            kernel: the numerical features' vectors, `[M, D]`.
-            embeddings: `[b, F D]` or `[b, F D + F]`.
-            by_kernel: returns the gradient by the kernel, given that by its products with the values, `[b, M, D]`; None without numerical features.
-            dtype: the dtype of the vectors side by side; None where they are not needed.
-            wanted: the other attributes of `layers.fields.Wanted`.
-        """
-        import tensorflow as tf
-
-        @tf.custom_gradient
-        def found(kernel, embeddings):
-            inputs = {"numerical": numerical, "kernel": kernel, "embeddings": embeddings, "joins": dtype is not None, **wanted}
-            joined, sums, total, picked = self._library.dlrm_fields(**inputs, U=dtype or "float32")
-
-            def gradient(by_joined, by_sums, by_picked):
-                upstream = {"joined": by_joined, "sums": by_sums, "total": total, "picked": by_picked}
-                by_scaled, by_embeddings = self._library.dlrm_fields_gradient(**inputs, **upstream)
-                scaled = tf.reshape(by_scaled, [-1, *kernel.shape])
-                return tf.zeros_like(kernel) if by_kernel is None else by_kernel(scaled), by_embeddings
-
-            return (joined, sums, picked), gradient
-
-        return found(kernel, embeddings)
-
-    def gated(self, inputs, logits: Sequence, dtype: str) -> list:
-        """Compute `layers.gate.gated` with its gradients."""
-        import tensorflow as tf
-
-        @tf.custom_gradient
-        def weighed(inputs, *logits):
-            def gradient(*upstream):
-                by_inputs, by_logits = self._library.dlrm_gate_gradient(inputs=inputs, logits=logits, upstream=upstream)
-                return by_inputs, *by_logits
-
-            return tuple(self._library.dlrm_gate(inputs=inputs, logits=logits, T=dtype)), gradient
-
-        return list(weighed(inputs, *logits))
-
-
-def _dropout(mask: Mask) -> dict[str, float]:
-    """Convert a mask to the attributes of the operations."""
-    return {"key": mask.key, "threshold": mask.threshold, "scale": mask.scale}
 
 
 def _attributes(lookups: Sequence[Lookup]) -> dict[str, list]:

@@ -30,12 +30,14 @@ _NO_MEMORY = -2  # a return code of dlrm_scorer_score; -1 is success, 0 or more 
 
 
 class Stored(Protocol):
-    """A table `[V, D_f]` in memory."""
+    """A table `[V, D_f]` in memory, or one of which only some rows are stored (`partial`)."""
 
     shape: tuple[int, ...]
 
     def chunks(self) -> Chunks:
-        """Return the chunks that hold the table; they are valid as long as this object lives."""
+        """Return the chunks that hold the table; they are valid as long as this object lives. Not called where `partial` is true."""
+
+    # Where `partial` is true: rows(numbers), which returns rows by their numbers, `[n] -> [n, D_f]` float32.
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,10 @@ class NativeScorer:
         del weights  # the library has copied them; until here they had to stay alive
         if not self.handle:
             raise MemoryError("the scorer's weights")
-        self._score = library.dlrm_scorer_score
+        self._score, self._score_rows = library.dlrm_scorer_score, library.dlrm_scorer_score_rows
+        of_feature = [features[place::count] for place in range(count)]  # with that of the linear part, if there is one
+        self._partial = [any(map(_is_partial, some)) for some in of_feature]
+        self._tables = [one.table for one in features]
         weakref.finalize(self, library.dlrm_scorer_delete, self.handle).atexit = False  # at exit the process ends the scorer's threads itself
 
     def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -157,7 +162,10 @@ class NativeScorer:
             expected = f"[{count}, {self._num_numerical}] and [{count}, {self._num_ids}]"
             raise ValueError(f"numericals {list(numerical.shape)} and ids {list(ids.shape)}: expected {expected}")
         logits = np.empty(count, np.float32)
-        bad = self._score(self.handle, count, numerical.ctypes.data, ids.ctypes.data, logits.ctypes.data)
+        if any(self._partial):
+            bad = self._by_rows(numerical, ids, logits)
+        else:
+            bad = self._score(self.handle, count, numerical.ctypes.data, ids.ctypes.data, logits.ctypes.data)
         if bad == _NO_MEMORY:
             raise MemoryError(f"{count:,} samples")
         if bad >= 0:
@@ -167,18 +175,48 @@ class NativeScorer:
             raise ValueError(f"feature {found.name}: id {ids[sample, place]} of sample {sample} is not in [0, {found.table.shape[0]})")
         return logits
 
+    def _by_rows(self, numerical: np.ndarray, ids: np.ndarray, logits: np.ndarray) -> int:
+        """Score with the rows of partial tables that the samples name; return what the library returns."""
+        ids, start = ids.copy(), 0
+        rows: list[np.ndarray | None] = [None] * len(self._tables)
+        for place, (feature, partial) in enumerate(zip(self._features, self._partial, strict=True)):
+            columns = slice(start, start + feature.hotness)
+            start += feature.columns
+            if not partial:
+                continue
+            numbers, found = np.unique(ids[:, columns], return_inverse=True)
+            fewest = -1 if feature.hotness > 1 or feature.weights else 0
+            outside = (numbers < fewest) | (numbers >= feature.table.shape[0])
+            if outside.any():
+                sample, column = np.argwhere(outside[found].reshape(len(ids), feature.hotness))[0]
+                return sample * self._num_ids + columns.start + column
+            absent = int(numbers[0] == -1) if len(numbers) else 0
+            ids[:, columns] = found.reshape(len(ids), feature.hotness) - absent
+            for table in range(place, len(self._tables), len(self._features)):
+                rows[table] = np.ascontiguousarray(self._tables[table].rows(numbers[absent:]), np.float32)
+        pointers = (ctypes.c_void_p * len(rows))(*(None if one is None else one.ctypes.data for one in rows))
+        counts = (ctypes.c_int64 * len(rows))(*(0 if one is None else len(one) for one in rows))
+        return self._score_rows(self.handle, len(ids), numerical.ctypes.data, ids.ctypes.data, pointers, counts, logits.ctypes.data)
+
 
 def _features(features: Sequence[StoredFeature]) -> tuple[ctypes.Array, list]:
     """Convert features to their C++ structures; return these and the objects that their pointers refer to."""
     found, kept = (_Feature * len(features))(), []
     for one, feature in zip(found, features, strict=True):
+        one.rows, one.width = one.chunk_rows, one.chunk_width = feature.table.shape
+        one.hotness, one.mean, one.weighted = feature.hotness, feature.pooling == MEAN, feature.weights
+        if _is_partial(feature):
+            continue
         arrays, precision, scales = chunks = feature.table.chunks()
         pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
         kept.append((pointers, chunks))
         one.chunks, one.scales = ctypes.addressof(pointers), None if scales is None else scales.ctypes.data
-        (one.rows, one.width), (one.chunk_rows, one.chunk_width) = feature.table.shape, arrays[0].shape
-        one.kind, one.hotness, one.mean, one.weighted = _KINDS[precision], feature.hotness, feature.pooling == MEAN, feature.weights
+        (one.chunk_rows, one.chunk_width), one.kind = arrays[0].shape, _KINDS[precision]
     return found, kept
+
+
+def _is_partial(feature: StoredFeature) -> bool:
+    return getattr(feature.table, "partial", False)
 
 
 def _layers(layers: DenseLayers) -> tuple[ctypes.Array, list]:
@@ -262,6 +300,8 @@ def _loaded(path: Path) -> ctypes.CDLL:
         library.dlrm_scorer_new.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int]
         library.dlrm_scorer_score.argtypes = [ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 3]
         library.dlrm_scorer_score.restype = ctypes.c_int64
+        library.dlrm_scorer_score_rows.argtypes = [ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 5]
+        library.dlrm_scorer_score_rows.restype = ctypes.c_int64
         library.dlrm_scorer_bfloat16.restype = ctypes.c_int
     except (OSError, AttributeError) as error:
         raise UserError(f"{path}: {error}; remove it and run ops/build, or set DLRM_NATIVE_OPS=0") from None

@@ -1,6 +1,7 @@
 #include "helpers.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -11,13 +12,58 @@
 #include <thread>
 #include <vector>
 
+#include "parallel.h"
+
 namespace dlrm {
 namespace {
+
+constexpr int kPauses = 2000;  // between two pieces of work a helper waits actively for some 50 microseconds, then it leaves
 
 std::atomic<int64_t> forks{0};  // number of forks between the process that loaded the library and this one
 const int kCounted = pthread_atfork(nullptr, nullptr, [] { ++forks; });
 
 }  // namespace
+
+// Work for helpers that wait actively.
+struct Helpers::Watch {
+  // Tasks of the piece of work << 32 | the next of them. One number holds both, so that a helper who comes late cannot take a task of another piece.
+  std::atomic<uint64_t> tickets{0};
+  std::atomic<int64_t> done{0};
+  std::atomic<bool> ended{false};
+  const std::function<void(int64_t)>* work = nullptr;  // valid until all tasks are done
+  const std::atomic<int>* calls;
+
+  explicit Watch(const std::atomic<int>* counted) : calls(counted) {}
+
+  // Runs the next task; returns false if none is left.
+  bool Next() {
+    if (Left(tickets.load(std::memory_order_relaxed)) <= 0) return false;
+    const uint64_t ticket = tickets.fetch_add(1, std::memory_order_acq_rel);
+    if (Left(ticket) <= 0) return false;
+    (*work)(static_cast<int64_t>(ticket & 0xffffffffu));
+    done.fetch_add(1, std::memory_order_release);
+    return true;
+  }
+
+  void Help() {
+    for (int pauses = 0; pauses < kPauses && !ended.load(std::memory_order_acquire) && *calls == 1; ++pauses) {
+      while (Next()) pauses = 0;
+      Pause();
+    }
+  }
+
+  void Run(int64_t tasks, const std::function<void(int64_t)>& given) {
+    work = &given;
+    done.store(0, std::memory_order_relaxed);
+    tickets.store(static_cast<uint64_t>(tasks) << 32, std::memory_order_release);
+    while (Next()) {
+    }
+    for (int pauses = 0; done.load(std::memory_order_acquire) < tasks; ++pauses) pauses < kPauses ? Pause() : static_cast<void>(sched_yield());
+  }
+
+ private:
+  static int64_t Left(uint64_t ticket) { return static_cast<int64_t>(ticket >> 32) - static_cast<int64_t>(ticket & 0xffffffffu); }
+};
 
 // The helper threads of one process.
 class Helpers::Crew {
@@ -56,11 +102,28 @@ class Helpers::Crew {
     jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end());  // drop the entries of helpers that have not begun
   }
 
+  void Call(const std::shared_ptr<Watch>& watch, int most) {
+    const int64_t count = std::min(static_cast<int64_t>(threads_.size()), int64_t{most});
+    const auto job = std::make_shared<Job>();
+    job->watch = watch;
+    std::unique_lock<std::mutex> lock(mutex_);
+    jobs_.insert(jobs_.end(), count, job);
+    lock.unlock();
+    for (int64_t i = 0; i < count; ++i) wanted_.notify_one();
+  }
+
+  // Drops the entries of helpers that have not come.
+  void Dismiss(const std::shared_ptr<Watch>& watch) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    jobs_.erase(std::remove_if(jobs_.begin(), jobs_.end(), [&watch](const std::shared_ptr<Job>& job) { return job->watch == watch; }), jobs_.end());
+  }
+
  private:
   struct Job {
     const std::function<void(int64_t)>* work;  // invalid when all tasks are done
     int64_t tasks, next = 0, done = 0;
     std::condition_variable finished;
+    std::shared_ptr<Watch> watch;  // if not null, the job is to attend it
   };
 
   // Runs the job's next task; returns false if none is left.
@@ -81,6 +144,12 @@ class Helpers::Crew {
       if (ending_) return;
       const std::shared_ptr<Job> job = jobs_.front();
       jobs_.pop_front();
+      if (job->watch) {
+        lock.unlock();
+        job->watch->Help();
+        lock.lock();
+        continue;
+      }
       while (Next(&lock, job.get())) {
       }
     }
@@ -113,5 +182,16 @@ void Helpers::Run(int64_t tasks, int most, const std::function<void(int64_t)>& w
   if (wanted > 0) return OfThisProcess()->Run(tasks, wanted, work);
   for (int64_t task = 0; task < tasks; ++task) work(task);
 }
+
+Helpers::Company::Company(Helpers* helpers, int most, const std::atomic<int>* calls) : watch_(new Watch(calls)), crew_(helpers->OfThisProcess()) {
+  crew_->Call(watch_, std::min(helpers->count_, most));
+}
+
+Helpers::Company::~Company() {
+  watch_->ended.store(true, std::memory_order_release);
+  crew_->Dismiss(watch_);
+}
+
+void Helpers::Company::Run(int64_t tasks, const std::function<void(int64_t)>& work) { watch_->Run(tasks, work); }
 
 }  // namespace dlrm

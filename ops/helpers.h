@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 namespace dlrm {
 
@@ -20,11 +21,29 @@ class Helpers {
 
  private:
   class Crew;
+  struct Watch;
 
   Crew* OfThisProcess();
 
   const int count_;
   std::atomic<Crew*> crew_;
+
+ public:
+  // Helpers that wait actively for the lifetime of this object, so that they begin at once what Run gives them: for many pieces of work of a few
+  // microseconds, since waking a thread takes longer than one of them.
+  class Company {
+   public:
+    // Asks for at most `most` helpers, who come when the system lets them. They leave early where `calls` is not 1, or where no work comes.
+    Company(Helpers* helpers, int most, const std::atomic<int>* calls);
+    ~Company();
+
+    // Calls work(i) once for each i in 0..tasks-1, in this thread and in the helpers that have come, and returns when all are done.
+    void Run(int64_t tasks, const std::function<void(int64_t)>& work);
+
+   private:
+    std::shared_ptr<Watch> watch_;
+    Crew* crew_;
+  };
 };
 
 }  // namespace dlrm

@@ -23,8 +23,7 @@ constexpr int64_t kPanel = kVectors * kLanes;  // columns that are stored togeth
 constexpr int64_t kDepth = 256;                // inputs or pairs of a partial sum; adding partial sums rounds less than one long sum
 constexpr int kFewRows = 2;                    // up to so many rows, reading the weights takes most of the time
 constexpr int kAhead = 32;                     // inputs or pairs whose weights are then prefetched
-constexpr int64_t kDivided = 3 << 20;          // the fewest bytes of weights that several threads divide: reading them takes longer than waking a thread
-constexpr int64_t kPart = 256 << 10;           // the fewest bytes of a task
+constexpr int64_t kPart = 32 << 10;            // the fewest bytes of a task: reading them takes longer than two messages between threads
 constexpr int64_t kPartsOfThread = 8;          // so that a thread which begins late leaves more of them to the others
 constexpr int64_t kHugePage = 2 << 20;
 
@@ -173,6 +172,8 @@ PackedLayer::PackedLayer(const float* kernel, const float* bias, int64_t inputs,
   }
 }
 
+int64_t PackedLayer::bytes() const { return (outputs_ + kPanel - 1) / kPanel * depth_ * kPanel * static_cast<int64_t>(sizeof(float)); }
+
 int64_t PackedLayer::RoundedSize(int64_t rows, int64_t inputs) { return rows * RoundedStride(inputs); }
 
 void PackedLayer::Apply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, BFloat16* rounded, const Threads& threads) const {
@@ -188,8 +189,7 @@ void PackedLayer::Apply(const float* x, int64_t x_stride, int64_t rows, float* y
       }
     }
   };
-  const int64_t bytes = panels * depth_ * kPanel * int64_t{sizeof(float)};
-  const int64_t parts = threads.count > 1 && bytes >= kDivided ? std::min({panels, bytes / kPart, kPartsOfThread * threads.count}) : 1;
+  const int64_t parts = threads.count > 1 && bytes() >= kDivided ? std::min({panels, bytes() / kPart, kPartsOfThread * threads.count}) : 1;
   if (parts < 2) return multiply(0, panels);
   threads.run(parts, [&](int64_t part) {
     const FlushDenormals flush;

@@ -18,6 +18,9 @@ class PackedLayer {
   // kernel [inputs, outputs], bias [outputs] or null; both are copied.
   PackedLayer(const float* kernel, const float* bias, int64_t inputs, int64_t outputs, bool relu, bool bfloat16 = false);
 
+  static constexpr int64_t kDivided = 128 << 10;  // the fewest bytes of weights that several threads divide
+
+  int64_t bytes() const;  // of the weights
   int64_t inputs() const { return inputs_; }
   int64_t outputs() const { return outputs_; }
 
@@ -25,7 +28,8 @@ class PackedLayer {
   static int64_t RoundedSize(int64_t rows, int64_t inputs);
 
   // The strides are the distances between rows, in elements; between its rows y is not written. y must not overlap x. In bfloat16 `rounded` has
-  // RoundedSize(rows, inputs()) elements, which are overwritten. Several threads divide the outputs where the weights are large.
+  // RoundedSize(rows, inputs()) elements, which are overwritten. Several threads divide the outputs where the weights are large: for threads that begin
+  // at once.
   void Apply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, BFloat16* rounded = nullptr,
              const Threads& threads = kCallingThread) const;
 

@@ -34,6 +34,15 @@ class FlushDenormals {
 
 constexpr int kCacheLine = 64;
 
+// Lets the processor rest for a moment in a loop that waits for another thread.
+inline void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  asm volatile("" ::: "memory");
+#endif
+}
+
 // GCC removes calls of a function that only prefetches, because it seems to do nothing; the empty asm statement prevents that.
 inline void PrefetchToRead(const void* row, int bytes) {
   asm volatile("");

@@ -20,6 +20,7 @@ constexpr int64_t kFewSamples = 12;    // minimum of a task if there are several
 constexpr double kAlone = 150e6;       // below so many operations one thread works alone: a millisecond
 constexpr int64_t kLookup = 3000;      // operations in the time of a row's lookup, and
 constexpr int64_t kColumn = 100;       // of each of its columns
+constexpr int64_t kDividedBytes = 1 << 20;  // of the weights of layers that threads may divide, at least: reading them takes longer than waking a thread
 constexpr int64_t kApart = 16;         // padding between rows, so that they do not share lines of the first-level cache
 
 inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -153,12 +154,12 @@ struct Scorer::Buffers {
   Buffers(const Scorer& scorer, int64_t samples)
       : dot(scorer.shape_.interaction == kDot),
         hidden{Rows(samples, scorer.widest_, true), Rows(samples, scorer.widest_, true)},
-        bottom(dot ? samples : 0, dot ? scorer.features_[0].table.width : 0, false),
+        bottom(dot ? samples : 0, dot ? scorer.tables_.features[0].table.width : 0, false),
         vectors(dot ? samples : 0, scorer.embedded_, false),
         joined(samples, scorer.joined_, !dot),
         beside(scorer.shape_.parallel ? samples : 0, scorer.shape_.parallel ? scorer.top_.back().inputs() : 0, true),
         crossed{Rows(scorer.cross_.empty() ? 0 : samples, scorer.joined_, true), Rows(scorer.cross_.empty() ? 0 : samples, scorer.joined_, true)},
-        sums(scorer.shape_.interaction == kPairSum ? 2 : 0, scorer.features_[0].table.width, false),
+        sums(scorer.shape_.interaction == kPairSum ? 2 : 0, scorer.tables_.features[0].table.width, false),
         context(scorer.streams_.empty() ? 0 : samples, scorer.context_, true),
         gated(scorer.streams_.empty() ? 0 : samples, scorer.joined_, true),
         fused(scorer.streams_.empty() ? 0 : samples, scorer.fused_, true),
@@ -183,7 +184,7 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
       fused_(0),
       threads_(std::max(threads, 1)),
       helpers_(new Helpers(threads - 1)),
-      together_{threads_, [this](int64_t count, const std::function<void(int64_t)>& work) { helpers_->Run(count, threads_ - 1, work); }} {
+      divides_(false) {
   const bool bfloat16 = shape.bfloat16 != 0;
   bottom_ = Packed(layers, shape.bottom, bfloat16);
   cross_ = Packed(layers, shape.cross, bfloat16);
@@ -199,6 +200,7 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
   const int64_t bottom = bottom_.empty() ? 0 : bottom_.back().outputs();
   const bool dot = shape.interaction == kDot;
   const auto chunks_of = [](const ScorerFeature& table) {
+    if (!table.chunks) return std::vector<const void*>();  // every call brings its rows along
     const int64_t chunks = (table.rows + table.chunk_rows - 1) / table.chunk_rows * ((table.width + table.chunk_width - 1) / table.chunk_width);
     return std::vector<const void*>(table.chunks, table.chunks + chunks);
   };
@@ -206,10 +208,10 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
   for (int32_t i = 0; i < shape.features; ++i) {
     const ScorerFeature& table = features[i];
     const bool in_bottom = dot && bottom_.empty() && i == 0;
-    features_.push_back({table, chunks_of(table), ids_, in_bottom ? 0 : embedded_, in_bottom});
+    tables_.features.push_back({table, chunks_of(table), ids_, in_bottom ? 0 : embedded_, in_bottom});
     if (shape.linear) {
       const ScorerFeature& weights = features[shape.features + i];
-      linear_features_.push_back({weights, chunks_of(weights), ids_, 0, false});
+      tables_.linear.push_back({weights, chunks_of(weights), ids_, 0, false});
     }
     ids_ += table.ids();
     lookups += table.hotness * (kLookup + kColumn * table.width + (shape.linear ? kLookup : 0));
@@ -226,24 +228,27 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
     fusion_ = Packed(layers, 1, bfloat16);
     heads_ = Packed(layers, shape.heads, bfloat16);
   }
-  const int64_t vectors = shape.features + (bottom_.empty() ? 0 : 1), width = features_[0].table.width;
+  const int64_t vectors = shape.features + (bottom_.empty() ? 0 : 1), width = tables_.features[0].table.width;
   if (!dot) before_ = bottom_.empty() ? std::max<int64_t>(shape.numerical, scaled_.size()) : bottom;
   joined_ = dot ? width + vectors * (vectors - 1) / 2 : before_ + embedded_;
   flops_ = lookups + (dot ? vectors * (vectors - 1) * width : shape.interaction == kPairSum ? 4 * joined_ : 0);
   std::vector<const std::vector<PackedLayer>*> parts = {&bottom_, &cross_, &top_, &fusion_, &heads_};
   for (const Stream& stream : streams_) parts.insert(parts.end(), {&stream.gate, &stream.layers});
+  int64_t divided = 0;
   for (const auto* part : parts) {
     for (const PackedLayer& layer : *part) {
+      if (layer.bytes() >= PackedLayer::kDivided) divided += layer.bytes();
       widest_ = std::max(widest_, layer.outputs());
       deepest_ = std::max(deepest_, layer.inputs());
       flops_ += 2 * layer.inputs() * layer.outputs();
     }
   }
+  divides_ = threads_ > 1 && divided >= kDividedBytes;
 }
 
-int64_t Scorer::BadId(int64_t samples, const int32_t* ids) const {
+int64_t Scorer::BadId(const Tables& tables, int64_t samples, const int32_t* ids) const {
   for (int64_t sample = 0; sample < samples; ++sample) {
-    for (const Feature& feature : features_) {
+    for (const Feature& feature : tables.features) {
       const RangeCheck check(feature.table.rows, feature.table.list());
       for (int64_t i = sample * ids_ + feature.first_id; i < sample * ids_ + feature.first_id + feature.table.hotness; ++i) {
         if (check.Fails(ids[i])) return i;
@@ -253,15 +258,15 @@ int64_t Scorer::BadId(int64_t samples, const int32_t* ids) const {
   return -1;
 }
 
-void Scorer::LookUp(int64_t samples, const int32_t* ids, Buffers* buffers) const {
+void Scorer::LookUp(const Tables& tables, int64_t samples, const int32_t* ids, Buffers* buffers) const {
   const Rows& rows = buffers->dot ? buffers->vectors : buffers->joined;
   const auto prefetch = [&](int64_t sample) {
-    for (const Feature& feature : features_) PrefetchRow(feature.table, feature.chunks, ids[sample * ids_ + feature.first_id]);
+    for (const Feature& feature : tables.features) PrefetchRow(feature.table, feature.chunks, ids[sample * ids_ + feature.first_id]);
   };
   prefetch(0);
   for (int64_t sample = 0; sample < samples; ++sample) {
     if (sample + 1 < samples) prefetch(sample + 1);
-    for (const Feature& feature : features_) {
+    for (const Feature& feature : tables.features) {
       const ScorerFeature& table = feature.table;
       const int32_t* id = ids + sample * ids_ + feature.first_id;
       float* out = feature.in_bottom ? buffers->bottom.data() + sample * buffers->bottom.stride()
@@ -272,7 +277,7 @@ void Scorer::LookUp(int64_t samples, const int32_t* ids, Buffers* buffers) const
 }
 
 void Scorer::AddPairSums(int64_t samples, float* logits, Buffers* buffers) const {
-  const int64_t width = features_[0].table.width;
+  const int64_t width = tables_.features[0].table.width;
   float *const sum = buffers->sums.data(), *const squares = sum + width;
   for (int64_t sample = 0; sample < samples; ++sample) {
     const float* vectors = buffers->joined.data() + sample * buffers->joined.stride();
@@ -297,7 +302,7 @@ void Scorer::Gate(const Stream& stream, int64_t samples, Buffers* buffers) const
   for (int64_t sample = 0; sample < samples; ++sample) {
     float* out = context.data() + sample * context.stride();
     for (const int32_t place : stream.features) {
-      const Feature& feature = features_[place];
+      const Feature& feature = tables_.features[place];
       const float* vector = joined.data() + sample * joined.stride() + before_ + feature.column;
       out = std::copy(vector, vector + feature.table.width, out);
     }
@@ -341,10 +346,10 @@ void Scorer::FuseStreams(int64_t samples, float* logits, Buffers* buffers) const
   }
 }
 
-void Scorer::AddLinear(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const {
+void Scorer::AddLinear(const Tables& tables, int64_t samples, const float* numerical, const int32_t* ids, float* logits) const {
   for (int64_t sample = 0; sample < samples; ++sample) {
     float total = 0;
-    for (const Feature& feature : linear_features_) {
+    for (const Feature& feature : tables.linear) {
       float weight;
       PutPooled(feature.table, feature.chunks, ids + sample * ids_ + feature.first_id, &weight);
       total += weight;
@@ -354,9 +359,9 @@ void Scorer::AddLinear(int64_t samples, const float* numerical, const int32_t* i
   }
 }
 
-void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* ids, float* logits, Buffers* buffers) const {
+void Scorer::ScoreSome(const Tables& tables, int64_t samples, const float* numerical, const int32_t* ids, float* logits, Buffers* buffers) const {
   const FlushDenormals flush;
-  LookUp(samples, ids, buffers);
+  LookUp(tables, samples, ids, buffers);
   const Rows& joined = buffers->joined;
   const float* x = numerical;
   int64_t stride = shape_.numerical;
@@ -372,7 +377,7 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
   };
   if (buffers->dot) {
     through(bottom_, bottom_.size(), buffers->bottom.data(), buffers->bottom.stride());
-    const int vectors = static_cast<int>(features_.size()) + (bottom_.empty() ? 0 : 1), width = static_cast<int>(features_[0].table.width);
+    const int vectors = static_cast<int>(tables_.features.size()) + (bottom_.empty() ? 0 : 1), width = static_cast<int>(tables_.features[0].table.width);
     Interact<float>({samples, vectors, width}, buffers->bottom.data(), buffers->vectors.data(), joined.data(), false, kCallingThread);
     x = joined.data() + (bottom_.empty() ? width : 0), stride = joined.stride();
   } else {
@@ -416,7 +421,7 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
     through(top_, top_.size(), logits, 1);
   }
   if (shape_.interaction == kPairSum) AddPairSums(samples, logits, buffers);
-  if (shape_.linear) AddLinear(samples, numerical, ids, logits);
+  if (shape_.linear) AddLinear(tables, samples, numerical, ids, logits);
 }
 
 namespace {
@@ -436,9 +441,40 @@ class OneMore {
 
 }  // namespace
 
+void Scorer::ScoreAlone(const Tables& tables, int64_t samples, const float* numerical, const int32_t* ids, float* logits, Buffers* buffers) const {
+  int64_t order = 0;
+  while (order + 1 < std::end(paces_) - std::begin(paces_) && samples >> (order + 1)) ++order;
+  const Pace::Turn turn(&paces_[order]);
+  if (turn.way() == 0) return ScoreSome(tables, samples, numerical, ids, logits, buffers);
+  Helpers::Company company(helpers_.get(), threads_ - 1, &calls_);
+  const Threads together{threads_, [&company](int64_t count, const std::function<void(int64_t)>& work) { company.Run(count, work); }};
+  buffers->threads = &together;
+  ScoreSome(tables, samples, numerical, ids, logits, buffers);
+}
+
 int64_t Scorer::Score(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const {
+  return ScoreAll(tables_, samples, numerical, ids, logits);
+}
+
+int64_t Scorer::ScoreRows(int64_t samples, const float* numerical, const int32_t* ids, const void* const* rows, const int64_t* counts,
+                          float* logits) const {
+  Tables tables = tables_;
+  for (auto* features : {&tables.features, &tables.linear}) {
+    for (Feature& feature : *features) {
+      if (*rows) {
+        feature.chunks = {*rows};
+        feature.table.rows = *counts, feature.table.chunk_rows = std::max<int64_t>(*counts, 1), feature.table.chunk_width = feature.table.width;
+        feature.table.kind = kFloat32Rows;
+      }
+      ++rows, ++counts;
+    }
+  }
+  return ScoreAll(tables, samples, numerical, ids, logits);
+}
+
+int64_t Scorer::ScoreAll(const Tables& tables, int64_t samples, const float* numerical, const int32_t* ids, float* logits) const {
   if (samples == 0) return -1;
-  if (const int64_t bad = BadId(samples, ids); bad >= 0) return bad;
+  if (const int64_t bad = BadId(tables, samples, ids); bad >= 0) return bad;
   const int64_t most = std::max<int64_t>((samples + kFewSamples - 1) / kFewSamples, 1);
   const int64_t workers = static_cast<double>(samples) * static_cast<double>(flops_) < kAlone ? 1 : std::min<int64_t>(threads_, most);
   // Tasks have equal sizes, and all workers get the same number.
@@ -447,7 +483,10 @@ int64_t Scorer::Score(int64_t samples, const float* numerical, const int32_t* id
   std::vector<std::unique_ptr<Buffers>> spare;  // allocated here, because a helper must not throw
   for (int64_t i = 0; i < workers; ++i) spare.emplace_back(new Buffers(*this, size));
   const OneMore call(&calls_);
-  if (workers == 1 && call.count() == 1) spare[0]->threads = &together_;
+  if (size == samples && divides_ && call.count() == 1) {  // a single task
+    ScoreAlone(tables, samples, numerical, ids, logits, spare[0].get());
+    return -1;
+  }
   std::mutex mutex;
   helpers_->Run((samples + size - 1) / size, static_cast<int>(workers) - 1, [&](int64_t task) {
     std::unique_lock<std::mutex> lock(mutex);
@@ -455,7 +494,7 @@ int64_t Scorer::Score(int64_t samples, const float* numerical, const int32_t* id
     spare.pop_back();
     lock.unlock();
     const int64_t first = task * size;
-    ScoreSome(std::min(size, samples - first), numerical + first * shape_.numerical, ids + first * ids_, logits + first, buffers.get());
+    ScoreSome(tables, std::min(size, samples - first), numerical + first * shape_.numerical, ids + first * ids_, logits + first, buffers.get());
     lock.lock();
     spare.push_back(std::move(buffers));
   });

@@ -12,6 +12,7 @@
 
 #include "helpers.h"
 #include "matrix.h"
+#include "pace.h"
 #include "parallel.h"
 
 namespace dlrm {
@@ -22,7 +23,7 @@ enum RowKind : int32_t { kFloat32Rows, kBFloat16Rows, kFloat16Rows, kInt8Rows };
 // A feature, and the table [rows, width] in which it is looked up. The table consists of chunks [chunk_rows, chunk_width] of equal size, listed in
 // row-major order; elements beyond the table's rows and columns are never read.
 struct ScorerFeature {
-  const void* const* chunks;
+  const void* const* chunks;  // null where every call brings rows along
   const float* scales;  // [rows, 2] for int8
   int64_t rows, width, chunk_rows, chunk_width;
   int32_t kind, hotness, mean;  // RowKind; ids a sample; 1 for the mean of their rows, 0 for the sum
@@ -71,12 +72,19 @@ class Scorer {
   // Returns -1, or the position of an id that is out of range; then the logits are incomplete.
   int64_t Score(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const;
 
+  // The same where a batch brings rows of some tables along: rows[i] holds counts[i] float32 rows [width] of the i-th of `features`, which the ids of
+  // this call number; null for the table itself. Ids of a feature and of its linear weight are the same, so both are given, or neither.
+  int64_t ScoreRows(int64_t samples, const float* numerical, const int32_t* ids, const void* const* rows, const int64_t* counts, float* logits) const;
+
  private:
   struct Feature {
     ScorerFeature table;
     std::vector<const void*> chunks;
     int64_t first_id, column;  // position in a sample's ids, and in its vectors
     bool in_bottom;            // the feature takes the place of the bottom MLP's output
+  };
+  struct Tables {
+    std::vector<Feature> features, linear;  // linear: the weights of the linear part
   };
   // logit = bias + w [x, z] + the sum over the heads h of x_h W_h z_h, where x and z are the streams' outputs
   struct Stream {
@@ -85,16 +93,19 @@ class Scorer {
   };
   struct Buffers;
 
-  void ScoreSome(int64_t samples, const float* numerical, const int32_t* ids, float* logits, Buffers* buffers) const;
-  void LookUp(int64_t samples, const int32_t* ids, Buffers* buffers) const;
+  int64_t ScoreAll(const Tables& tables, int64_t samples, const float* numerical, const int32_t* ids, float* logits) const;
+  // Scores a call's samples while no other call runs: alone, or with helpers that divide the layers' outputs, whichever takes less time.
+  void ScoreAlone(const Tables& tables, int64_t samples, const float* numerical, const int32_t* ids, float* logits, Buffers* buffers) const;
+  void ScoreSome(const Tables& tables, int64_t samples, const float* numerical, const int32_t* ids, float* logits, Buffers* buffers) const;
+  void LookUp(const Tables& tables, int64_t samples, const int32_t* ids, Buffers* buffers) const;
   void AddPairSums(int64_t samples, float* logits, Buffers* buffers) const;
   void FuseStreams(int64_t samples, float* logits, Buffers* buffers) const;
   void Gate(const Stream& stream, int64_t samples, Buffers* buffers) const;
-  void AddLinear(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const;
-  int64_t BadId(int64_t samples, const int32_t* ids) const;
+  void AddLinear(const Tables& tables, int64_t samples, const float* numerical, const int32_t* ids, float* logits) const;
+  int64_t BadId(const Tables& tables, int64_t samples, const int32_t* ids) const;
 
   ScorerShape shape_;
-  std::vector<Feature> features_, linear_features_;
+  Tables tables_;
   std::vector<PackedLayer> bottom_, cross_, top_;
   std::vector<Stream> streams_;
   std::vector<PackedLayer> fusion_, heads_;
@@ -105,8 +116,9 @@ class Scorer {
   int64_t ids_, embedded_, before_, joined_, widest_, deepest_, flops_, context_, fused_;
   int threads_;
   std::unique_ptr<Helpers> helpers_;
-  Threads together_;                   // this thread and the helpers
+  bool divides_;                       // the layers are so large that threads may divide their outputs
   mutable std::atomic<int> calls_{0};  // calls of Score that run now; only a single one with few samples divides its layers between threads
+  mutable Pace paces_[6];              // of such calls, by the logarithm of the samples: alone, or with helpers
 };
 
 }  // namespace dlrm

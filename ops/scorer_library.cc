@@ -39,4 +39,14 @@ int64_t dlrm_scorer_score(const void* scorer, int64_t samples, const float* nume
     return kNoMemory;
   }
 }
+
+// Like Scorer::ScoreRows; returns -2 if there is not enough memory.
+int64_t dlrm_scorer_score_rows(const void* scorer, int64_t samples, const float* numerical, const int32_t* ids, const void* const* rows,
+                               const int64_t* counts, float* logits) {
+  try {
+    return static_cast<const dlrm::Scorer*>(scorer)->ScoreRows(samples, numerical, ids, rows, counts, logits);
+  } catch (const std::bad_alloc&) {
+    return kNoMemory;
+  }
+}
 }

@@ -63,7 +63,7 @@ def _evaluator(run: Prepared, model: ShardedModel) -> Evaluator:
     """Return the evaluator: the C++ scorer where it can replace TensorFlow, as it is faster at every size (docs/performance.md)."""
     whole = run.world.size == 1 and len({local.shard.table for local in model.embedding.shards}) == len(model.embedding.shards)
     precision = native_precision(run.config)
-    if not whole or model.embedding.lazy or compiled(run.config.device.xla).dense or on_gpu() or precision is None:
+    if not whole or compiled(run.config.device.xla).dense or on_gpu() or precision is None:
         return Evaluator(model, run.config.device.xla)
     run.console.say(f"scored by the C++ scorer in {precision} (DLRM_NATIVE_OPS=0 for TensorFlow)")
     return NativeEvaluator(model, run.config.model, len(run.spec.numerical), precision)

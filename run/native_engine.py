@@ -24,8 +24,6 @@ def stored_scorer(
 ) -> NativeScorer | None:
     """Return the C++ scorer of a checkpoint's model, or None where TensorFlow must score: see `native_precision`.
 
-    TensorFlow also scores where the checkpoint stores only the touched rows of a table: the C++ scorer needs all rows in memory.
-
     Args:
         checkpoint: checkpoint whose dense weights are read.
         config: configuration of the run.
@@ -37,7 +35,7 @@ def stored_scorer(
         CheckpointError: a dense weight is missing, damaged or of another shape than the model's, or a table's file is missing.
     """
     precision = native_precision(config)
-    if precision is None or any(getattr(table, "partial", False) for table in tables):
+    if precision is None:
         return None
     stored = [StoredFeature(one.name, table, one.hotness, one.pooling, one.weights) for one, table in zip(features, tables, strict=True)]
     architecture = architecture_of(config.model)

@@ -387,4 +387,6 @@ def _claimed(run: Checked, files: Iterable[Path]) -> Lock | None:
 def _try_folder(run: Checked) -> None:
     path = run.config.training.save_checkpoint_path
     if run.config.run.mode == TRAIN and path:
-        try_folder(Path(path), [f"tables/{table.name}/accumulator" for table in run.tables], run.world)
+        names = [f"tables/{table.name}/accumulator" for table in run.tables]
+        names += [f"touched_rows/{table.name}_bin" for table in run.tables if table.lazy]  # a name as long as that of its bitmap
+        try_folder(Path(path), names, run.world)

@@ -97,7 +97,7 @@ def restore_weights(lazy: LazyTables, table: LazyTable, checkpoint: Checkpoint, 
         drawn = np.empty_like(values)
         table.whole_rows()(drawn, start)
         changed = _differing(values, drawn)
-        places = _added(lazy, table, start + changed, checkpoint)
+        places = add_rows(lazy, table, start + changed, checkpoint)
         for shard in table.shards:
             shard.arrays["weights"].values[places] = values[changed, slice(*shard.columns)]
 
@@ -115,20 +115,24 @@ def restore_slot(lazy: LazyTables, table: LazyTable, slot: str, checkpoint: Chec
         return
     for first, values in checkpoint.read_rows(name):
         changed = _differing(values, np.full_like(values, start))
-        places = _added(lazy, table, first + changed, checkpoint)
+        places = add_rows(lazy, table, first + changed, checkpoint)
         for shard in table.shards:
             shard.arrays[slot].values[places] = values[changed] if per_row else values[changed, slice(*shard.columns)]
 
 
-def _added(lazy: LazyTables, table: LazyTable, numbers: np.ndarray, checkpoint: Checkpoint) -> np.ndarray:
-    """Make rows of a checkpoint that stores whole tables exist; return their places."""
+def add_rows(lazy: LazyTables, table: LazyTable, numbers: np.ndarray, checkpoint: Checkpoint) -> np.ndarray:
+    """Make rows of a checkpoint exist, `[n]`, and return their places; those that exist already keep theirs.
+
+    Raises:
+        UserError: they do not fit the memory of the lazy tables.
+    """
     with contextlib.suppress(MemoryError):
         places = table.add(numbers)
         if lazy.bytes <= lazy.budget:
             return places
     raise UserError(
-        f"{checkpoint.folder}: its rows that differ from the initial ones, up to row {numbers[-1]:,} of table {table.table.name}, take more than the "
-        f"{_gb(lazy.budget)} GB of --table_memory_gb; give more, or --table_storage memory"
+        f"{checkpoint.folder}: its touched rows, up to row {numbers[-1]:,} of table {table.table.name}, take more than the {_gb(lazy.budget)} GB of "
+        f"--table_memory_gb; give more, or --table_storage memory"
     )
 
 
@@ -145,8 +149,8 @@ def check_room(model: ShardedModel, checkpoint: Checkpoint) -> None:
     size = sum(saved[table].count * one.row_bytes for table, one in lazy.tables.items() if saved[table])
     if size > lazy.budget:
         raise UserError(
-            f"{checkpoint.folder}: its touched rows take {_gb(size)} GB on a worker, and --table_memory_gb gives {_gb(lazy.budget)}; give more "
-            f"than --table_memory_gb {_gb(size)}; training adds rows"
+            f"{checkpoint.folder}: its touched rows take {_gb(size)} GB on a worker, and --table_memory_gb gives {_gb(lazy.budget)}; give at "
+            f"least --table_memory_gb {_gb(size)}, and more to train on"
         )
 
 

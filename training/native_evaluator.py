@@ -23,16 +23,16 @@ class NativeEvaluator(Evaluator):
         precision: as in `NativeScorer`.
 
     Raises:
-        ValueError: a table is cut by columns or lazy, or the library is not built.
+        ValueError: a table is cut by columns, or the library is not built.
     """
 
     def __init__(self, model: ShardedModel, config: ModelConfig, num_numerical: int, precision: str = FLOAT32):
         super().__init__(model)
         weights = model.dense_weights() | model.statistics()
         readers = folded(lambda name: weights[name].numpy(), weights, config)
-        tables = {local.shard.table: _Table(local) for local in model.embedding.shards}
+        tables = {local.shard.table: _LazyRows(local) if local.lazy else _Table(local) for local in model.embedding.shards}
         placement, library = model.embedding.placement, native_scorer_library()
-        if library is None or model.embedding.lazy or len(tables) < len(model.embedding.shards):
+        if library is None or len(tables) < len(model.embedding.shards):
             raise ValueError("NativeEvaluator: expected the scorer's library, and whole tables in memory")
         architecture, names = architecture_of(config), model.embedding.names
         layers = architecture.native_layers(config, lambda name: readers[name](), names, num_numerical)
@@ -59,3 +59,19 @@ class _Table:
     def chunks(self) -> Chunks:
         """Return the rows as a single chunk, see `Stored.chunks`."""
         return Chunks([self._values], FLOAT32)
+
+
+class _LazyRows:
+    """The rows of a lazy table, those that do not exist included."""
+
+    partial = True
+
+    def __init__(self, local: LocalShard):
+        self._table, self._weights = local.lazy, local.lazy.memory(local.shard).arrays["weights"]
+        self.shape = local.shard.rows, local.shard.width
+
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        """Return rows by their numbers, `[n] -> [n, D_f]`. Not thread-safe."""
+        places = np.empty((1, len(numbers)), np.int32)
+        self._table.find(np.ascontiguousarray(numbers[np.newaxis], np.int32), places)
+        return self._weights.values[places[0]]

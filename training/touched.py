@@ -11,6 +11,7 @@ from model.embedding.distributed import DistributedEmbedding
 from model.embedding.shard import IdRows
 from model.embedding.shard_specs import ids_of
 from training.device_batch import TensorBatch
+from training.lazy_state import add_rows
 from utils.checkpoint.kept_files import TOUCHED_FILE
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
@@ -146,6 +147,7 @@ class Touched:
 
         Raises:
             CheckpointError: the marks are damaged, or of other tables.
+        UserError: the rows of lazy tables do not fit their memory.
         """
         saved = checkpoint.manifest.get(NAME)
         if not isinstance(saved, Mapping) or TOUCHED_FILE not in checkpoint.manifest["files"]:
@@ -165,6 +167,6 @@ class Touched:
                 if table not in lazy:
                     marks.of(table)[:] |= np.unpackbits(found[table], count=len(marks.of(table)))
         for table, rows in lazy.items():  # on every worker that holds columns of it, so that all have the same rows
-            places = rows.add(numbers_of(found[table]))
+            places = add_rows(self._lazy, rows, numbers_of(found[table]), checkpoint)
             if table in self._sharded[self._world.rank]:
                 self._placed.of(table)[places] = 1

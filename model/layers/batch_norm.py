@@ -7,7 +7,8 @@ import keras
 import tensorflow as tf
 
 from model.layers.dense import LayerWeights, cut, prepared, product_gradients, products_of, whole
-from model.native import Mask, NativeOperations, NormOperations
+from model.native import NativeOperations
+from model.native_layers import Mask, NormOperations
 from model.ordered_sums import pairwise_sum
 from utils.distributed import World
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from model.layers.dense import LayerWeights, dense, layer_seed, weights_of
+from model.layers.dense import LayerWeights, cut, dense, layer_seed, product_gradients, products_of, weights_of, whole
 from model.native import NativeOperations
+from model.ordered_sums import summed
 
 
 class Concatenation(keras.layers.Layer):
@@ -105,14 +106,55 @@ class CrossNetwork(Concatenation):
 
     def crossed(self, first: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
         """Apply the cross layers to the concatenation `[b, d]`, with the given weights; `slices` as in `mlp.dense`."""
-        last, count = first, len(self._parts)
-        for i in range(0, len(weights), count):
-            products = tf.cast(last, weights[i].kernel.dtype)
-            for layer in weights[i : i + count]:
-                products = dense(products, layer, False, self._native, slices)
+        count = len(self._parts)
+        layers = [weights[i : i + count] for i in range(0, len(weights), count)]
+        if self._native is not None and layers and first.dtype == weights[0].kernel.dtype:
+            return _crossed(first, layers, self._native, slices)
+        last = first
+        for layer in layers:
+            products = tf.cast(last, layer[0].kernel.dtype)
+            for part in layer:
+                products = dense(products, part, False, self._native, slices)
             last = first * products + last
         return last
 
     def call(self, bottom, embeddings):
         """Return the output of the last cross layer, `[b, d]`; arguments as in `Concatenation`."""
         return self.forward(bottom, embeddings, self.step_weights())
+
+
+def _crossed(first: tf.Tensor, layers: Sequence[Sequence[LayerWeights]], native: NativeOperations, slices: int | None) -> tf.Tensor:
+    """Compute `CrossNetwork.crossed` with one pass around the products of each layer, and one back; `layers` holds V and U, or W, of each."""
+    biases = [layer[-1].bias for layer in layers]
+
+    @tf.custom_gradient
+    def crossed(first, biases, *kernels):
+        kernels = [kernels[i : i + len(layers[0])] for i in range(0, len(kernels), len(layers[0]))]
+        last, chains = first, []  # of each layer: what its products read, then their result
+        for bias, of_layer in zip(biases, kernels, strict=True):
+            chain = [last]
+            for kernel in of_layer:
+                chain.append(whole(products_of(chain[-1], kernel, slices)))
+            chains.append(chain)
+            last = native.cross.outputs(first, chain[-1], bias, last)
+
+        def gradient(upstream):
+            above, by_first, by_biases, by_kernels = [upstream], [], [], []
+            for number in reversed(range(len(layers))):
+                chain, count = chains[number], len(above)
+                found = [
+                    native.cross.gradients(x, products, biases[number], others[:count], others[count:], number == 0)
+                    for x, products, *others in zip(*(cut(values, slices or 1) for values in (first, chain[-1], *above, *by_first)), strict=True)
+                ]
+                by_last, upstreams, by_first, by_bias = (list(values) for values in zip(*found, strict=True))
+                by_biases.insert(0, summed(by_bias, native))
+                for part, kernel, inputs in reversed(list(zip(layers[number], kernels[number], chain[:-1], strict=True))):
+                    by_inputs, by_kernel = product_gradients(inputs, upstreams, kernel, part.transposed, native, slices)
+                    by_kernels.insert(0, by_kernel)
+                    upstreams = cut(by_inputs, slices or 1)
+                above, by_first = [whole(by_last), by_inputs], [whole(by_first)]
+            return by_first[0] + above[1], by_biases, *by_kernels
+
+        return last, gradient
+
+    return crossed(first, biases, *(part.kernel for layer in layers for part in layer))

@@ -6,7 +6,8 @@ from typing import NamedTuple, Protocol
 import keras
 import tensorflow as tf
 
-from model.native import Mask, NativeOperations
+from model.native import NativeOperations
+from model.native_layers import Mask
 from model.ordered_sums import is_small, summed
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from model.layers.dense import layer_seed
-from model.native import Mask
+from model.native_layers import Mask
 
 _PHILOX, _WORDS = 1, 4  # TensorFlow's id of the Philox generator, and the 32-bit numbers that one of its counts gives
 

@@ -58,17 +58,21 @@ LISTS = {  # features of datasets with lists of ids, some with weights, shared t
 }
 
 
-def write_lists(folder: Path, name: str, rows: dict[str, int]) -> Path:
-    """Write a tf_raw dataset of `LISTS`: random ids, many of them repeated, some lists short or empty, and random labels; return its folder."""
+def write_lists(folder: Path, name: str, rows: dict[str, int], more: int = 0) -> Path:
+    """Write a tf_raw dataset of `LISTS`: random ids, many of them repeated, some lists short or empty, and random labels; return its folder.
+
+    Every table has so many rows `more`.
+    """
+    features = tuple(replace(feature, cardinality=feature.cardinality + more) for feature in LISTS[name])
     numerical = tuple(f"num_{i}" for i in range(NUM_NUMERICAL)) if name == "lists" else ()
-    dtypes = {feature.name: feature.dtype for feature in LISTS[name]} | dict.fromkeys(numerical, "float32") | {"label": "int8"}
-    spec = FeatureSpec(LISTS[name], numerical, "label", dtypes)
+    dtypes = {feature.name: feature.dtype for feature in features} | dict.fromkeys(numerical, "float32") | {"label": "int8"}
+    spec = FeatureSpec(features, numerical, "label", dtypes)
     with TfRawWriter(folder, spec, tuple(rows)) as writer:
         for split, count in rows.items():
             draw = np.random.default_rng([len(split), count])
-            ids = [np.minimum(draw.geometric(0.05, (count, feature.hotness)) - 1, feature.cardinality - 1) for feature in LISTS[name]]
+            ids = [np.minimum(draw.geometric(0.05, (count, feature.hotness)) - 1, feature.cardinality - 1) for feature in features]
             ids = [np.where(draw.random(some.shape) < 0.3, -1, some) if some.shape[1] > 1 else some[:, 0] for some in ids]
-            for place, feature in enumerate(LISTS[name]):
+            for place, feature in enumerate(features):
                 if feature.weights:
                     ids[place] = joined(ids[place], draw.choice([0.0, 0.5, 1.0, 3.25], ids[place].shape))
             writer.append(split, draw.random((count, len(numerical))), ids, draw.random(count) < 0.3)
@@ -76,9 +80,9 @@ def write_lists(folder: Path, name: str, rows: dict[str, int]) -> Path:
     return folder
 
 
-def write_dataset(folder: Path, rows: dict[str, int], weighted: bool = False) -> Path:
-    """Write a tf_raw dataset with these splits, drawn as by `--dataset_type synthetic`; return its folder."""
-    spec = generator_spec(CARDINALITIES, NUM_NUMERICAL, 1.2)
+def write_dataset(folder: Path, rows: dict[str, int], weighted: bool = False, more: int = 0) -> Path:
+    """Write a tf_raw dataset with these splits, drawn as by `--dataset_type synthetic`; return its folder. Every table has so many rows `more`."""
+    spec = generator_spec(tuple(one + more for one in CARDINALITIES), NUM_NUMERICAL, 1.2)
     if weighted:
         spec = replace(spec, weight="weight", dtypes={**spec.dtypes, "weight": "float32"})
     with TfRawWriter(folder, spec, tuple(rows)) as writer:

@@ -1,117 +1,47 @@
-"""Tests that tables whose rows exist once they are touched train to the bits of tables in memory."""
-
-import itertools
+"""Tests that tables whose rows exist once they are touched train to the bits of tables in memory. `./scripts/faults --only lazy` runs every case."""
 
 import pytest
 
-from tests.distributed.lazy_runs import LAZY, assert_equal, command, figures, run
+from tests.distributed.lazy_cases import AT_ONCE, CUT, GROWN, LAZY_FIRST, MEMORY_FIRST, PAIRS, Case, check, train_all, write_all
+from tests.distributed.lazy_runs import LAZY, assert_equal, command, run
 from tests.distributed.small_data import DIM
 from utils.checkpoint.reading import Checkpoint
 
-RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1", "rowwise_adagrad": "0.1", "ftrl": "0.1", "rmsprop": "0.01"}
-CUT = ("--column_slice_threshold", "800")  # tables of 1600 elements are cut by columns where there are several workers
-# Every optimizer, kind of ids, model and initializer is in one of these; a longer product of them runs with --long.
-PAIRS = {
-    "sgd": ("partial", "--optimizer", "sgd", "--momentum", "0.9"),
-    "adam lists": ("lists", "--optimizer", "adam", *CUT),
-    "adagrad normal": ("partial", "--optimizer", "adagrad", "--embedding_initializer", "normal", *CUT),
-    "rowwise shapes": ("shapes", "--optimizer", "rowwise_adagrad", "--interaction", "cat", *CUT),
-    "ftrl wide": ("lists", "--optimizer", "ftrl", "--interaction", "wide_and_deep", "--amp"),
-    "rmsprop weights": ("weighted", "--optimizer", "rmsprop", "--data_parallel_threshold", "504", *CUT),
-    "frozen": ("partial", "--optimizer", "sgd", "--embedding_trainable", "false"),
-}
-
-
-def flags(name):
-    """Return the dataset and the flags of a pair."""
-    dataset, *words = PAIRS[name]
-    optimizer = words[words.index("--optimizer") + 1]
-    return dataset, (*words, "--learning_rate", RATES[optimizer])
-
-
-# Outcomes to compare with a run in memory on one worker: the pair, the workers, and the storage of the first four steps where a run is cut there and
-# goes on with the other storage. A training takes two seconds, so their product runs with --long.
 CASES = [
-    *((name, 1, None) for name in PAIRS),
-    *((name, 2, None) for name in ("adam lists", "rowwise shapes", "rmsprop weights")),
-    *(("sgd", 1, first) for first in ("lazy", "memory")),
-    ("ftrl wide", 1, "lazy"),
-    ("adagrad normal", 2, "memory"),
-    ("adam lists", 2, "lazy"),
+    *(Case(name, 1, AT_ONCE) for name in PAIRS),
+    *(Case(name, 2, AT_ONCE) for name in ("adam lists", "rowwise shapes", "rmsprop weights")),
+    *(Case("sgd", 1, way) for way in (LAZY_FIRST, MEMORY_FIRST)),
+    Case("ftrl wide", 1, LAZY_FIRST),
+    Case("adagrad normal", 2, MEMORY_FIRST),
+    Case("adam lists", 2, LAZY_FIRST),
+    Case("adam lists", 2, GROWN),
 ]
-LONG = [case for case in itertools.product(PAIRS, (1, 2), (None, "lazy", "memory")) if case not in CASES]
 
 
-def folder_of(name, workers, first):
-    """Return the name of a case's folder."""
-    return f"{name.replace(' ', '-')}-{f'{first}-first' if first else 'lazy'}-{workers}"
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory):
+    """Write the datasets of the cases; return their folder."""
+    return write_all(tmp_path_factory.mktemp("datasets"))
 
 
-def commands(dataset, folder, cases, workers):
-    """Return the runs of the cases on so many workers; on one worker, those in memory, too."""
-    found, whole = [], ("--epochs", "2")
-    for name in dict.fromkeys(name for name, _, _ in cases) if workers == 1 else ():
-        rows, words = flags(name)
-        found.append(command(dataset / "of" / rows, folder, f"{name.replace(' ', '-')}-memory", *words, *whole))
-    for case in cases:
-        (rows, words), first = flags(case[0]), case[2]
-        if case[1] != workers:
-            continue
-        one = [dataset / "of" / rows, folder, folder_of(*case), *words, *whole]
-        if first:
-            found.append(command(*one, *(LAZY if first == "lazy" else ()), "--max_steps", "4"))
-            found.append(command(*one, *(("--table_storage", "memory") if first == "lazy" else LAZY), "--resume", "auto"))
-        else:
-            found.append(command(*one, *LAZY))
-    return found
-
-
-def trained_all(dataset, folder, cases):
-    """Run the cases on one and on two workers; return their folder."""
-    for workers in (1, 2):
-        result = run(workers, [*commands(dataset, folder, cases, workers), *(frozen(dataset, folder) if workers == 2 else ())], folder)
-        assert result.code == 0, result.err
-    return folder
-
-
-def frozen(dataset, folder):
-    """Return runs with frozen tables cut by columns: of 5 steps, and of 4 in memory and then a lazy one."""
+@pytest.fixture(scope="module")
+def trained(datasets, tmp_path_factory):
+    """Return the folder of the runs of CASES, and of runs with frozen tables cut by columns."""
+    folder = tmp_path_factory.mktemp("lazy")
+    train_all(datasets, folder, CASES)
     flags = ("--optimizer", "sgd", "--embedding_trainable", "false", *CUT)
 
     def steps(name, count, *more):
-        return command(dataset / "of" / "partial", folder, name, *flags, *more, "--max_steps", str(count))
+        return command(datasets / "of" / "partial", folder, name, *flags, *more, "--max_steps", str(count))
 
-    return [steps("cut-memory", 5), steps("cut-lazy", 4), steps("cut-lazy", 5, *LAZY, "--resume", "auto")]
-
-
-@pytest.fixture(scope="module")
-def trained(dataset, tmp_path_factory):
-    """Return the folder of the runs of CASES."""
-    return trained_all(dataset, tmp_path_factory.mktemp("lazy"), CASES)
+    result = run(2, [steps("cut-memory", 5), steps("cut-lazy", 4), steps("cut-lazy", 5, *LAZY, "--resume", "auto")], folder)
+    assert result.code == 0, result.err
+    return folder
 
 
-@pytest.fixture(scope="module")
-def trained_long(dataset, tmp_path_factory):
-    """Return the folder of the runs of LONG."""
-    return trained_all(dataset, tmp_path_factory.mktemp("lazy_long"), LONG)
-
-
-def check(folder, case):
-    """Check that a case ends with the bits and the figures of the run in memory."""
-    key = f"{case[0].replace(' ', '-')}-memory"
-    assert_equal(folder / folder_of(*case), folder / key)
-    assert figures(folder / f"{folder_of(*case)}.log") == figures(folder / f"{key}.log")
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: folder_of(*case))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.folder)
 def test_lazy_tables_end_with_the_bits_of_tables_in_memory(trained, case):
     check(trained, case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", LONG, ids=lambda case: folder_of(*case))
-def test_every_pair_ends_with_the_bits_of_tables_in_memory(trained_long, case):
-    check(trained_long, case)
 
 
 def test_touched_rows_that_never_changed_exist_on_every_worker_that_holds_columns_of_them(trained):

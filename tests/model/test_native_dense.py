@@ -9,7 +9,7 @@ from model.embedding.placement import Placement, Shard
 from model.embedding.table import Table
 from model.layers.dropout import Dropout, Place
 from model.layers.interaction import pair_indices
-from model.native import Mask
+from model.native_layers import Mask
 from model.ordered_sums import pairwise_sum
 from tests.model.native_library import built_operations
 from tests.model.tiny_model import batch, model_and_trainer, weights

@@ -71,6 +71,7 @@ void TestBatchNorm();
 void TestColumns();
 void TestInteraction();
 void TestFieldsAndGates();
+void TestCrossLayers();
 void TestScorer();
 void TestPlaceMap();
 void TestRowNumbers();

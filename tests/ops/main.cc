@@ -8,6 +8,7 @@ int main() {
   TestColumns();
   TestInteraction();
   TestFieldsAndGates();
+  TestCrossLayers();
   TestScorer();
   TestPlaceMap();
   TestRowNumbers();

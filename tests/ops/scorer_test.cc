@@ -3,6 +3,7 @@
 #include "scorer.h"
 
 #include <cstring>
+#include <thread>
 
 #include "check.h"
 #include "matrix.h"
@@ -105,9 +106,34 @@ void TestModel(dlrm::Interactions interaction, int64_t numerical, int64_t width,
   }
 }
 
+// One sample of a model whose layers helpers divide, again and again: by one caller, and by two, who send each other's helpers away.
+void TestHelped() {
+  Table table(2, dlrm::kFloat32Rows, 1);
+  const int64_t wide = 640;
+  const std::vector<float> first = Drawn<float>(2 * wide, 1), second = Drawn<float>(wide * wide, 2), third = Drawn<float>(wide, 3);
+  const dlrm::ScorerLayer layers[] = {{first.data(), nullptr, 2, wide, 1}, {second.data(), nullptr, wide, wide, 1}, {third.data(), nullptr, wide, 1, 0}};
+  dlrm::ScorerShape shape{};
+  shape.features = 1, shape.top = 3, shape.interaction = dlrm::kConcatenation;
+  const dlrm::Scorer helped(shape, &table.feature, layers, 3), alone(shape, &table.feature, layers, 1);
+  const auto call = [&](int turns) {
+    for (int turn = 0; turn < turns; ++turn) {
+      const int64_t samples = 1 + turn % 3;
+      const int32_t ids[] = {turn % 10, (turn + 1) % 10, (turn + 2) % 10};
+      float expected[3], found[3];
+      CHECK(alone.Score(samples, nullptr, ids, expected) == -1 && helped.Score(samples, nullptr, ids, found) == -1);
+      for (int64_t i = 0; i < samples; ++i) CHECK(Same(expected[i], found[i]));
+    }
+  };
+  call(400);
+  std::thread other(call, 200);
+  call(200);
+  other.join();
+}
+
 }  // namespace
 
 void TestScorer() {
+  TestHelped();
   for (const bool relu : {false, true}) {
     for (const int64_t inputs : {1, 13, 256, 257, 700}) {
       for (const int64_t outputs : {1, 16, 33}) {

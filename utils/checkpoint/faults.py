@@ -1,26 +1,35 @@
 """Errors of checkpoint files, raised on all workers."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from utils.checkpoint.zarr_store import brief
 from utils.distributed import World
 from utils.errors import UserError
 
 
-def together(action: Callable[[], None] | None, world: World, name: str) -> None:
-    """Call an action, where this worker has one, and wait for all workers; raise UserError on all where any failed."""
+def together(action: Callable[[], None] | None, world: World, name: str, path: Path) -> None:
+    """Call an action on a checkpoint, where this worker has one, and wait for all workers; raise UserError on all where any failed.
+
+    Args:
+        action: the action.
+        world: the workers.
+        name: the name of the exchange.
+        path: the folder of the checkpoint or of all of them, for messages.
+    """
     error = None
     try:
         if action:
             action()
     except UserError as problem:
         error = str(problem)
-    except OSError as problem:
-        error = of_system(problem)
-    except ValueError as problem:
-        error = f"the checkpoint could not be written: {brief(problem)}"
+    except (OSError, ValueError) as problem:
+        error = not_written(problem, path)
     world.agree(error, name)
 
 
-def of_system(problem: OSError) -> str:
-    return f"{problem.filename or 'checkpoint'}: {problem.strerror or problem}"
+def not_written(problem: OSError | ValueError, path: Path) -> str:
+    """Return the message of an error in writing; TensorStore raises ValueError for a full disk, too."""
+    if isinstance(problem, OSError) and problem.filename:
+        return f"{problem.filename}: {problem.strerror or problem}"
+    return f"{path}: the checkpoint could not be written: {brief(problem) if isinstance(problem, ValueError) else problem.strerror or problem}"

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from utils.checkpoint import manifest
-from utils.checkpoint.faults import of_system, together
+from utils.checkpoint.faults import not_written, together
 from utils.checkpoint.folder import being_written, forget_best, prune, publish, tidy
 from utils.checkpoint.kept_files import NO_FILES, KeptFiles, write_checked
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.touched_form import bitmap_name, touched_tables
-from utils.checkpoint.zarr_store import IN_FLIGHT, brief, chunk_files, create_array, file_of, open_array, write_rows
+from utils.checkpoint.zarr_store import IN_FLIGHT, chunk_files, create_array, file_of, open_array, write_rows
 from utils.cluster.agreement import compare_weights
 from utils.distributed import World
 from utils.errors import UserError
@@ -142,7 +142,7 @@ class Saving:
         self._chunks = _chunks(self._folder, arrays, later)
         self._exhausted = False
         try:
-            together(self._prepare if world.first else None, world, "checkpoint_prepared")
+            together(self._prepare if world.first else None, world, "checkpoint_prepared", self._path)
             self._try(lambda: self._write_all(_chunks(self._folder, arrays, now)))
         except BaseException:
             self.abandon()
@@ -175,7 +175,7 @@ class Saving:
             self._settle()
             self._world.agree(self._error, "checkpoint_written")
             compare_weights(self._world.everyone(self._digest, "checkpoint_digest"))
-            together(self._publish if self._world.first else None, self._world, "checkpoint_published")
+            together(self._publish if self._world.first else None, self._world, "checkpoint_published", self._path)
         except BaseException:
             self.abandon()
             raise
@@ -246,10 +246,8 @@ class Saving:
             action()
         except UserError as problem:
             self._error = str(problem)
-        except OSError as problem:
-            self._error = of_system(problem)
-        except ValueError as problem:  # TensorStore raises it for a full disk, too
-            self._error = f"{self._path}: the checkpoint could not be written: {brief(problem)}"
+        except (OSError, ValueError) as problem:
+            self._error = not_written(problem, self._path)
 
 
 def _chunks(folder: Path, arrays: Mapping[str, Array], parts: Iterable[ArrayPart]) -> Iterator:

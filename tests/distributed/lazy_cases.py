@@ -1,0 +1,107 @@
+"""Trainings with lazy tables whose results must be those of tables in memory: what is trained, on how many workers, and how it gets to its end."""
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.distributed.lazy_runs import LAZY, assert_equal, command, figures, run
+from tests.distributed.small_data import LISTS, ROWS, write_dataset, write_lists
+
+RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1", "rowwise_adagrad": "0.1", "ftrl": "0.1", "rmsprop": "0.01"}
+CUT = ("--column_slice_threshold", "800")  # tables of 1600 elements are cut by columns where there are several workers
+# Every optimizer, kind of ids, model and initializer is in one of these: a dataset and flags.
+PAIRS = {
+    "sgd": ("partial", "--optimizer", "sgd", "--momentum", "0.9"),
+    "adam lists": ("lists", "--optimizer", "adam", *CUT),
+    "adagrad normal": ("partial", "--optimizer", "adagrad", "--embedding_initializer", "normal", *CUT),
+    "rowwise shapes": ("shapes", "--optimizer", "rowwise_adagrad", "--interaction", "cat", *CUT),
+    "ftrl wide": ("lists", "--optimizer", "ftrl", "--interaction", "wide_and_deep", "--amp"),
+    "rmsprop weights": ("weighted", "--optimizer", "rmsprop", "--data_parallel_threshold", "504", *CUT),
+    "frozen": ("partial", "--optimizer", "sgd", "--embedding_trainable", "false"),
+}
+AT_ONCE, LAZY_FIRST, MEMORY_FIRST, GROWN = "lazy", "lazy first", "memory first", "grown"
+WAYS = (AT_ONCE, LAZY_FIRST, MEMORY_FIRST, GROWN)
+_MEMORY = ("--table_storage", "memory")
+_MORE_ROWS = 20  # of every table, in each of two growths
+
+
+class Case(NamedTuple):
+    """A training.
+
+    Attributes:
+        pair: a key of PAIRS.
+        workers: the number of workers.
+        way: lazy from the first step to the last; four steps with one storage, the others with the other; or grown twice.
+    """
+
+    pair: str
+    workers: int
+    way: str
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder of its checkpoints."""
+        return "-".join([*self.pair.split(), *self.way.split(), str(self.workers)])
+
+    @property
+    def reference(self) -> str:
+        """The name of the folder of the training in memory, on one worker, that it must equal."""
+        return "-".join([*self.pair.split(), "memory", *([GROWN] if self.way == GROWN else [])])
+
+
+EVERY = [Case(*one) for one in itertools.product(PAIRS, (1, 2, 4), WAYS)]
+
+
+def write_all(folder: Path) -> Path:
+    """Write the datasets of PAIRS, and those that they grow to; return the folder."""
+    for more in (0, 1, 2):
+        of = folder / ("of" + "-grown" * more)
+        rows = {"train": ROWS["partial"], "test": ROWS["test"]}
+        for name in ("partial", "weighted"):
+            write_dataset(of / name, rows, weighted=name == "weighted", more=more * _MORE_ROWS)
+        for name in LISTS:
+            write_lists(of / name, name, rows, more=more * _MORE_ROWS)
+    return folder
+
+
+def train_all(datasets: Path, folder: Path, cases: Iterable[Case]) -> None:
+    """Run the cases, and the trainings in memory that they must equal; a launch takes seconds, so there is one for each number of workers."""
+    cases = list(cases)
+    commands: dict[int, list] = {1: []}
+    for case in dict.fromkeys(case._replace(workers=1, way=GROWN if case.way == GROWN else AT_ONCE) for case in cases):
+        commands[1] += _commands(datasets, folder / case.reference, case, _MEMORY)
+    for case in cases:
+        commands.setdefault(case.workers, []).extend(_commands(datasets, folder / case.folder, case, LAZY))
+    for workers, some in commands.items():
+        result = run(workers, some, folder)
+        assert result.code == 0, result.err
+
+
+def _commands(datasets: Path, end: Path, case: Case, storage: tuple[str, ...]) -> list[list[str]]:
+    """Return the runs of a case, the last of which saves to `end`."""
+    dataset, *flags = PAIRS[case.pair]
+    flags += ["--learning_rate", RATES[flags[flags.index("--optimizer") + 1]]]
+
+    def one(of: str, name: str, *more: str) -> list[str]:
+        return command(datasets / of / dataset, end.parent, name, *flags, *more)
+
+    if case.way == GROWN:
+        first, second = f"{end.name}-1", f"{end.name}-2"
+        grown = ("--allow_growth", "--max_steps", "2", "--restore_checkpoint_path")
+        return [
+            one("of", first, *storage, "--max_steps", "2"),
+            one("of-grown", second, *storage, *grown, str(end.parent / first), "--seed", "6"),
+            one("of-grown-grown", end.name, *storage, *grown, str(end.parent / second), "--seed", "7"),
+        ]
+    whole = ("--epochs", "2")
+    if case.way == AT_ONCE:
+        return [one("of", end.name, *storage, *whole)]
+    first, second = (LAZY, _MEMORY) if case.way == LAZY_FIRST else (_MEMORY, LAZY)
+    return [one("of", end.name, *first, *whole, "--max_steps", "4"), one("of", end.name, *second, *whole, "--resume", "auto")]
+
+
+def check(folder: Path, case: Case) -> None:
+    """Check that a case has ended with the bits and the figures of the training in memory."""
+    assert_equal(folder / case.folder, folder / case.reference)
+    assert figures(folder / f"{case.folder}.log") == figures(folder / f"{case.reference}.log")
