@@ -17,53 +17,56 @@
 namespace dlrm {
 namespace {
 
-constexpr int kPauses = 2000;  // between two pieces of work a helper waits actively for some 50 microseconds, then it leaves
+constexpr int kPauses = 2000;  // a helper waits actively for some 100 microseconds, then it leaves
 
 std::atomic<int64_t> forks{0};  // number of forks between the process that loaded the library and this one
 const int kCounted = pthread_atfork(nullptr, nullptr, [] { ++forks; });
 
-}  // namespace
-
 // Work for helpers that wait actively.
-struct Helpers::Watch {
-  // Tasks of the piece of work << 32 | the next of them. One number holds both, so that a helper who comes late cannot take a task of another piece.
-  std::atomic<uint64_t> tickets{0};
-  std::atomic<int64_t> done{0};
-  std::atomic<bool> ended{false};
-  const std::function<void(int64_t)>* work = nullptr;  // valid until all tasks are done
-  const std::atomic<int>* calls;
-
-  explicit Watch(const std::atomic<int>* counted) : calls(counted) {}
-
-  // Runs the next task; returns false if none is left.
-  bool Next() {
-    if (Left(tickets.load(std::memory_order_relaxed)) <= 0) return false;
-    const uint64_t ticket = tickets.fetch_add(1, std::memory_order_acq_rel);
-    if (Left(ticket) <= 0) return false;
-    (*work)(static_cast<int64_t>(ticket & 0xffffffffu));
-    done.fetch_add(1, std::memory_order_release);
-    return true;
-  }
-
-  void Help() {
-    for (int pauses = 0; pauses < kPauses && !ended.load(std::memory_order_acquire) && *calls == 1; ++pauses) {
+class Watch {
+ public:
+  // Waits actively for work, and does it.
+  void Attend(const std::atomic<int>* calls) {
+    ++attending_;
+    for (int pauses = 0; pauses < kPauses && *calls <= 1; ++pauses) {
       while (Next()) pauses = 0;
       Pause();
     }
+    --attending_;
   }
 
-  void Run(int64_t tasks, const std::function<void(int64_t)>& given) {
-    work = &given;
-    done.store(0, std::memory_order_relaxed);
-    tickets.store(static_cast<uint64_t>(tasks) << 32, std::memory_order_release);
+  int attending() const { return attending_; }
+
+  void Run(int64_t tasks, const std::function<void(int64_t)>& work) {
+    work_ = &work;
+    done_.store(0, std::memory_order_relaxed);
+    tickets_.store(static_cast<uint64_t>(tasks) << 32, std::memory_order_release);
     while (Next()) {
     }
-    for (int pauses = 0; done.load(std::memory_order_acquire) < tasks; ++pauses) pauses < kPauses ? Pause() : static_cast<void>(sched_yield());
+    for (int pauses = 0; done_.load(std::memory_order_acquire) < tasks; ++pauses) pauses < kPauses ? Pause() : static_cast<void>(sched_yield());
   }
 
  private:
   static int64_t Left(uint64_t ticket) { return static_cast<int64_t>(ticket >> 32) - static_cast<int64_t>(ticket & 0xffffffffu); }
+
+  // Runs the next task; returns false if none is left.
+  bool Next() {
+    if (Left(tickets_.load(std::memory_order_relaxed)) <= 0) return false;
+    const uint64_t ticket = tickets_.fetch_add(1, std::memory_order_acq_rel);
+    if (Left(ticket) <= 0) return false;
+    (*work_)(static_cast<int64_t>(ticket & 0xffffffffu));
+    done_.fetch_add(1, std::memory_order_release);
+    return true;
+  }
+
+  // Tasks of the piece of work << 32 | the next of them. One number holds both, so that a helper who comes late cannot take a task of another piece.
+  std::atomic<uint64_t> tickets_{0};
+  std::atomic<int64_t> done_{0};
+  std::atomic<int> attending_{0};
+  const std::function<void(int64_t)>* work_ = nullptr;  // valid until all tasks are done
 };
+
+}  // namespace
 
 // The helper threads of one process.
 class Helpers::Crew {
@@ -102,20 +105,27 @@ class Helpers::Crew {
     jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end());  // drop the entries of helpers that have not begun
   }
 
-  void Call(const std::shared_ptr<Watch>& watch, int most) {
-    const int64_t count = std::min(static_cast<int64_t>(threads_.size()), int64_t{most});
+  Watch& watch() { return watch_; }
+
+  // Asks for helpers that attend the watch, so many with those that do already.
+  void Call(int most, const std::atomic<int>* calls) {
+    const int count = std::min(static_cast<int>(threads_.size()), most) - watch_.attending();
+    if (count <= 0) return;
     const auto job = std::make_shared<Job>();
-    job->watch = watch;
+    job->calls = calls;
     std::unique_lock<std::mutex> lock(mutex_);
     jobs_.insert(jobs_.end(), count, job);
     lock.unlock();
-    for (int64_t i = 0; i < count; ++i) wanted_.notify_one();
+    called_ = true;
+    for (int i = 0; i < count; ++i) wanted_.notify_one();
   }
 
   // Drops the entries of helpers that have not come.
-  void Dismiss(const std::shared_ptr<Watch>& watch) {
+  void Dismiss() {
+    if (!called_) return;
+    called_ = false;
     const std::lock_guard<std::mutex> lock(mutex_);
-    jobs_.erase(std::remove_if(jobs_.begin(), jobs_.end(), [&watch](const std::shared_ptr<Job>& job) { return job->watch == watch; }), jobs_.end());
+    jobs_.erase(std::remove_if(jobs_.begin(), jobs_.end(), [](const std::shared_ptr<Job>& job) { return job->calls != nullptr; }), jobs_.end());
   }
 
  private:
@@ -123,7 +133,7 @@ class Helpers::Crew {
     const std::function<void(int64_t)>* work;  // invalid when all tasks are done
     int64_t tasks, next = 0, done = 0;
     std::condition_variable finished;
-    std::shared_ptr<Watch> watch;  // if not null, the job is to attend it
+    const std::atomic<int>* calls = nullptr;  // if not null, the job is to attend the watch
   };
 
   // Runs the job's next task; returns false if none is left.
@@ -144,9 +154,9 @@ class Helpers::Crew {
       if (ending_) return;
       const std::shared_ptr<Job> job = jobs_.front();
       jobs_.pop_front();
-      if (job->watch) {
+      if (job->calls) {
         lock.unlock();
-        job->watch->Help();
+        watch_.Attend(job->calls);
         lock.lock();
         continue;
       }
@@ -156,6 +166,8 @@ class Helpers::Crew {
   }
 
   const int64_t forks_;
+  Watch watch_;
+  bool called_ = false;  // since Dismiss
   std::mutex mutex_;  // protects the following members and the jobs
   std::condition_variable wanted_;
   std::deque<std::shared_ptr<Job>> jobs_;  // one entry for each requested helper
@@ -183,15 +195,12 @@ void Helpers::Run(int64_t tasks, int most, const std::function<void(int64_t)>& w
   for (int64_t task = 0; task < tasks; ++task) work(task);
 }
 
-Helpers::Company::Company(Helpers* helpers, int most, const std::atomic<int>* calls) : watch_(new Watch(calls)), crew_(helpers->OfThisProcess()) {
-  crew_->Call(watch_, std::min(helpers->count_, most));
+Helpers::Company::Company(Helpers* helpers, int most, const std::atomic<int>* calls) : crew_(helpers->OfThisProcess()) {
+  crew_->Call(std::min(helpers->count_, most), calls);
 }
 
-Helpers::Company::~Company() {
-  watch_->ended.store(true, std::memory_order_release);
-  crew_->Dismiss(watch_);
-}
+Helpers::Company::~Company() { crew_->Dismiss(); }
 
-void Helpers::Company::Run(int64_t tasks, const std::function<void(int64_t)>& work) { watch_->Run(tasks, work); }
+void Helpers::Company::Run(int64_t tasks, const std::function<void(int64_t)>& work) { crew_->watch().Run(tasks, work); }
 
 }  // namespace dlrm

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <memory>
 
 namespace dlrm {
 
@@ -21,7 +20,6 @@ class Helpers {
 
  private:
   class Crew;
-  struct Watch;
 
   Crew* OfThisProcess();
 
@@ -29,11 +27,11 @@ class Helpers {
   std::atomic<Crew*> crew_;
 
  public:
-  // Helpers that wait actively for the lifetime of this object, so that they begin at once what Run gives them: for many pieces of work of a few
-  // microseconds, since waking a thread takes longer than one of them.
+  // Helpers that wait actively, so that they begin at once what Run gives them: for many pieces of work of a few microseconds, since waking a thread
+  // takes longer than one of them. They stay for some 100 microseconds after this object, where the next one finds them. There must be one at a time.
   class Company {
    public:
-    // Asks for at most `most` helpers, who come when the system lets them. They leave early where `calls` is not 1, or where no work comes.
+    // Asks for at most `most` helpers, who come when the system lets them. They leave where `calls` exceeds 1: another caller needs the processors.
     Company(Helpers* helpers, int most, const std::atomic<int>* calls);
     ~Company();
 
@@ -41,7 +39,6 @@ class Helpers {
     void Run(int64_t tasks, const std::function<void(int64_t)>& work);
 
    private:
-    std::shared_ptr<Watch> watch_;
     Crew* crew_;
   };
 };

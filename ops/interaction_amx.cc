@@ -1,12 +1,12 @@
 #include "interaction_amx.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__linux__)
-#define DLRM_TILES 1
+#include "tiles.h"
+
+#ifdef DLRM_TILES
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 #endif
 
@@ -15,36 +15,7 @@ namespace dlrm {
 #ifdef DLRM_TILES
 namespace {
 
-constexpr int kRows = 16;      // rows of a tile
-constexpr int kLanes = 16;     // 32-bit lanes in a row of a tile: 16 sums, or 16 pairs of elements
-constexpr int kElements = 32;  // bfloat16 elements in a row of a tile
 constexpr int64_t kSamplesPerTask = 32;
-
-// Configures this thread's tiles, all with 16 rows of 64 bytes, for the lifetime of this object. The configuration before is restored, because oneDNN
-// keeps one of its own in these threads.
-class Tiles {
- public:
-  Tiles() {
-    alignas(64) Configuration all = {};
-    all.palette = 1;
-    for (int i = 0; i < 8; ++i) {
-      all.bytes[i] = 64;
-      all.rows[i] = kRows;
-    }
-    _tile_storeconfig(&before_);
-    _tile_loadconfig(&all);
-  }
-  Tiles(const Tiles&) = delete;
-  ~Tiles() { _tile_loadconfig(&before_); }
-
- private:
-  struct Configuration {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-  };
-  alignas(64) Configuration before_;
-};
 
 inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -62,8 +33,8 @@ class Aligned {
 };
 
 inline void NarrowMasked(const float* from, int64_t n, BFloat16* to) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const __mmask16 mask = n - i >= kLanes ? 0xffff : (1u << (n - i)) - 1;
+  for (int64_t i = 0; i < n; i += kTileLanes) {
+    const __mmask16 mask = n - i >= kTileLanes ? 0xffff : (1u << (n - i)) - 1;
     _mm256_mask_storeu_epi16(to + i, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(from + i))));
   }
 }
@@ -72,7 +43,7 @@ inline void NarrowMasked(const float* from, int64_t n, BFloat16* to) {
 class Vectors {
  public:
   explicit Vectors(const InteractionShape& shape)
-      : shape_(shape), count_(RoundUp(shape.vectors, kElements)), stride_(RoundUp(shape.width, kElements)), values_(count_ * stride_) {}
+      : shape_(shape), count_(RoundUp(shape.vectors, kTileElements)), stride_(RoundUp(shape.width, kTileElements)), values_(count_ * stride_) {}
 
   void Set(int64_t sample, const BFloat16* bottom, const BFloat16* embeddings) {
     std::memcpy(row(0), bottom + sample * shape_.width, shape_.width * sizeof(BFloat16));
@@ -81,8 +52,8 @@ class Vectors {
   }
 
   BFloat16* row(int64_t i) { return values_.data() + i * stride_; }
-  int64_t count() const { return count_; }    // number of rows, a multiple of kElements
-  int64_t stride() const { return stride_; }  // a multiple of kElements
+  int64_t count() const { return count_; }    // number of rows, a multiple of kTileElements
+  int64_t stride() const { return stride_; }  // a multiple of kTileElements
 
  private:
   InteractionShape shape_;
@@ -91,15 +62,15 @@ class Vectors {
 };
 
 template <int kStep>
-inline void ExchangeBits(__m512i (&rows)[kRows]) {
-  alignas(64) int low[kLanes], high[kLanes];
-  for (int i = 0; i < kLanes; ++i) {
-    const int other = i & kStep ? kLanes : 0;  // the second operand
+inline void ExchangeBits(__m512i (&rows)[kTileRows]) {
+  alignas(64) int low[kTileLanes], high[kTileLanes];
+  for (int i = 0; i < kTileLanes; ++i) {
+    const int other = i & kStep ? kTileLanes : 0;  // the second operand
     low[i] = other + (i & ~kStep);
     high[i] = other + (i | kStep);
   }
   const __m512i first = _mm512_load_si512(low), second = _mm512_load_si512(high);
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kTileRows; ++i) {
     if (i & kStep) continue;
     const __m512i a = rows[i], b = rows[i + kStep];
     rows[i] = _mm512_permutex2var_epi32(a, first, b);
@@ -109,18 +80,18 @@ inline void ExchangeBits(__m512i (&rows)[kRows]) {
 
 // to[k][n] = from[n][k] for the 16 x 16 pairs of elements of a tile.
 inline void TransposePairs(const BFloat16* from, int64_t stride, BFloat16* to) {
-  __m512i rows[kRows];
-  for (int i = 0; i < kRows; ++i) rows[i] = _mm512_load_si512(from + i * stride);
+  __m512i rows[kTileRows];
+  for (int i = 0; i < kTileRows; ++i) rows[i] = _mm512_load_si512(from + i * stride);
   ExchangeBits<1>(rows);
   ExchangeBits<2>(rows);
   ExchangeBits<4>(rows);
   ExchangeBits<8>(rows);
-  for (int i = 0; i < kRows; ++i) _mm512_store_si512(to + i * kElements, rows[i]);
+  for (int i = 0; i < kTileRows; ++i) _mm512_store_si512(to + i * kTileElements, rows[i]);
 }
 
 // to[n] = the pair (a[n], b[n]).
 inline void Interleave(const BFloat16* a, const BFloat16* b, int64_t n, BFloat16* to) {
-  for (int64_t i = 0; i < n; i += kLanes) {
+  for (int64_t i = 0; i < n; i += kTileLanes) {
     const __m512i low = _mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(a + i)));
     const __m512i high = _mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(b + i)));
     _mm512_store_si512(to + 2 * i, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
@@ -147,20 +118,20 @@ bool HasTiles() {
 void InteractByTiles(const InteractionShape& shape, const BFloat16* bottom, const BFloat16* embeddings, BFloat16* out, const Threads& threads) {
   ForSamples(shape, threads, [&](int64_t first, int64_t last) {
     Vectors z(shape);
-    const int64_t stride = z.stride(), chunks = stride / kElements, count = RoundUp(shape.vectors, kRows);
+    const int64_t stride = z.stride(), chunks = stride / kTileElements, count = RoundUp(shape.vectors, kTileRows);
     Aligned<BFloat16> transposed(count * stride);
     Aligned<float> dots(count * count);
     for (int64_t sample = first; sample < last; ++sample) {
       z.Set(sample, bottom, embeddings);
-      for (int64_t row = 0; row < count; row += kRows) {
+      for (int64_t row = 0; row < count; row += kTileRows) {
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-          TransposePairs(z.row(row) + chunk * kElements, stride, transposed.data() + (row * chunks + chunk * kRows) * kElements);
+          TransposePairs(z.row(row) + chunk * kTileElements, stride, transposed.data() + (row * chunks + chunk * kTileRows) * kTileElements);
         }
-        for (int64_t column = 0; column <= row; column += kRows) {
+        for (int64_t column = 0; column <= row; column += kTileRows) {
           _tile_zero(0);
           for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-            _tile_loadd(1, z.row(row) + chunk * kElements, stride * sizeof(BFloat16));
-            _tile_loadd(2, transposed.data() + (column * chunks + chunk * kRows) * kElements, kElements * sizeof(BFloat16));
+            _tile_loadd(1, z.row(row) + chunk * kTileElements, stride * sizeof(BFloat16));
+            _tile_loadd(2, transposed.data() + (column * chunks + chunk * kTileRows) * kTileElements, kTileElements * sizeof(BFloat16));
             _tile_dpbf16ps(0, 1, 2);
           }
           _tile_stored(0, dots.data() + row * count + column, count * sizeof(float));
@@ -180,7 +151,7 @@ void InteractGradientByTiles(const InteractionShape& shape, const BFloat16* bott
     Vectors z(shape);
     const int64_t stride = z.stride(), count = z.count();
     Aligned<BFloat16> symmetric(count * count), pairs(count * stride);
-    Aligned<float> product(kRows * stride);
+    Aligned<float> product(kTileRows * stride);
     for (int64_t sample = first; sample < last; ++sample) {
       z.Set(sample, bottom, embeddings);
       const BFloat16* given = upstream + sample * (shape.width + shape.pairs());
@@ -192,17 +163,17 @@ void InteractGradientByTiles(const InteractionShape& shape, const BFloat16* bott
       }
       for (int64_t i = 0; i < RoundUp(shape.vectors, 2); i += 2) Interleave(z.row(i), z.row(i + 1), stride, pairs.data() + i * stride);
       BFloat16* to = embeddings_gradient + sample * (shape.vectors - 1) * shape.width;
-      for (int64_t row = 0; row < shape.vectors; row += kRows) {
-        for (int64_t column = 0; column < shape.width; column += kLanes) {
+      for (int64_t row = 0; row < shape.vectors; row += kTileRows) {
+        for (int64_t column = 0; column < shape.width; column += kTileLanes) {
           _tile_zero(0);
-          for (int64_t k = 0; k < count; k += kElements) {
+          for (int64_t k = 0; k < count; k += kTileElements) {
             _tile_loadd(1, s + row * count + k, count * sizeof(BFloat16));
             _tile_loadd(2, pairs.data() + k * stride + 2 * column, 2 * stride * sizeof(BFloat16));
             _tile_dpbf16ps(0, 1, 2);
           }
           _tile_stored(0, product.data() + column, stride * sizeof(float));
         }
-        for (int64_t i = row; i < std::min<int64_t>(row + kRows, shape.vectors); ++i) {
+        for (int64_t i = row; i < std::min<int64_t>(row + kTileRows, shape.vectors); ++i) {
           float* values = product.data() + (i - row) * stride;
           if (i == 0) {
             for (int d = 0; d < shape.width; ++d) values[d] += Widened(given[d]);

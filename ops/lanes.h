@@ -36,6 +36,11 @@ inline Lanes LoadWidened(const T* from) {
 }
 inline void Store(Lanes value, float* to) { std::memcpy(to, &value, sizeof(value)); }
 
+inline Lanes Relu(Lanes x) {
+  const Lanes zero = {};
+  return x <= zero ? zero : x;  // keeps NaN
+}
+
 // Picks lanes by number: those of a from 0 on, those of b from kLanes on.
 template <int... kFrom>
 inline Lanes Shuffle(Lanes a, Lanes b) {

@@ -8,7 +8,9 @@
 #include <sys/mman.h>
 #endif
 
+#include "interaction_amx.h"
 #include "lanes.h"
+#include "matrix_amx.h"
 
 namespace dlrm {
 namespace {
@@ -26,11 +28,6 @@ constexpr int kAhead = 32;                     // inputs or pairs whose weights 
 constexpr int64_t kPart = 32 << 10;            // the fewest bytes of a task: reading them takes longer than two messages between threads
 constexpr int64_t kPartsOfThread = 8;          // so that a thread which begins late leaves more of them to the others
 constexpr int64_t kHugePage = 2 << 20;
-
-inline Lanes Relu(Lanes x) {
-  const Lanes zero = {};
-  return x <= zero ? zero : x;  // keeps NaN
-}
 
 // The distance between rounded rows, an even number; padded, so that rows do not share lines of the first-level cache.
 inline int64_t RoundedStride(int64_t inputs) { return (inputs + 2 * kLanes - 1) / (2 * kLanes) * 2 * kLanes + 2 * kLanes; }
@@ -126,10 +123,19 @@ void Rows(const Panel& panel, const X* x, int64_t x_stride, int64_t rows, float*
   if (row < rows) LastRows<kRows - 1>(rows - row, panel, x + row * x_stride, x_stride, y + row * y_stride, y_stride);
 }
 
-// Rounds a row; a last input without a partner gets zero.
-void RoundRow(const float* x, int64_t inputs, BFloat16* to) {
+// Rounds a row, and fills it with zeros to `depth` pairs.
+void RoundRow(const float* x, int64_t inputs, int64_t depth, BFloat16* to) {
   NarrowRow(x, inputs, to);
-  if (inputs % 2) to[inputs].bits = 0;
+  std::memset(to + inputs, 0, (2 * depth - inputs) * sizeof(BFloat16));
+}
+
+// Whether products in bfloat16 use the processor's matrix tiles: where there are any, and DLRM_AMX is not 0.
+bool UsesTiles() {
+  static const bool uses = [] {
+    const char* value = std::getenv("DLRM_AMX");
+    return (!value || std::strcmp(value, "0") != 0) && HasTiles();
+  }();
+  return uses;
 }
 
 }  // namespace
@@ -147,7 +153,13 @@ PackedLayer::Memory PackedLayer::Allocate(int64_t size) {
 void PackedLayer::Free::operator()(float* memory) const { std::free(memory); }
 
 PackedLayer::PackedLayer(const float* kernel, const float* bias, int64_t inputs, int64_t outputs, bool relu, bool bfloat16)
-    : inputs_(inputs), outputs_(outputs), depth_(bfloat16 ? (inputs + 1) / 2 : inputs), relu_(relu), bfloat16_(bfloat16) {
+    : inputs_(inputs),
+      outputs_(outputs),
+      depth_(bfloat16 ? (inputs + 1) / 2 : inputs),
+      relu_(relu),
+      bfloat16_(bfloat16),
+      tiles_(bfloat16 && kPanel == 2 * kLanes && UsesTiles()) {
+  if (tiles_) depth_ = (depth_ + kPairsOfTile - 1) / kPairsOfTile * kPairsOfTile;
   const int64_t count = (outputs + kPanel - 1) / kPanel, step = bfloat16 ? 2 : 1;
   panels_ = Allocate(count * depth_ * kPanel);
   bias_ = Allocate(count * kPanel);
@@ -178,8 +190,13 @@ int64_t PackedLayer::RoundedSize(int64_t rows, int64_t inputs) { return rows * R
 
 void PackedLayer::Apply(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, BFloat16* rounded, const Threads& threads) const {
   const int64_t stride = RoundedStride(inputs_), panels = (outputs_ + kPanel - 1) / kPanel;
-  for (int64_t row = 0; bfloat16_ && row < rows; ++row) RoundRow(x + row * x_stride, inputs_, rounded + row * stride);
+  for (int64_t row = 0; bfloat16_ && row < rows; ++row) RoundRow(x + row * x_stride, inputs_, depth_, rounded + row * stride);
   const auto multiply = [&](int64_t begin, int64_t end) {
+    if (tiles_) {
+      const int64_t first = begin * kPanel;
+      const TilePanels some{panels_.get() + first * depth_, bias_.get() + first, depth_, std::min(end * kPanel, outputs_) - first, relu_};
+      return MultiplyByTiles(some, rounded, stride, rows, y + first, y_stride);
+    }
     for (int64_t first = begin * kPanel; first < std::min(end * kPanel, outputs_); first += kPanel) {
       const Panel panel{panels_.get() + first * depth_, bias_.get() + first, depth_, std::min(kPanel, outputs_ - first), relu_};
       if (bfloat16_) {

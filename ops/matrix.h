@@ -41,7 +41,7 @@ class PackedLayer {
   static Memory Allocate(int64_t size);
 
   int64_t inputs_, outputs_, depth_;  // depth: inputs or, in bfloat16, pairs of them
-  bool relu_, bfloat16_;
+  bool relu_, bfloat16_, tiles_;  // tiles: bfloat16 is multiplied by the processor's matrix tiles
   Memory panels_;  // [ceil(outputs / kPanel), depth, kPanel], filled with zeros; in bfloat16 an element has the weights of two inputs
   Memory bias_;    // [ceil(outputs / kPanel), kPanel]
 };

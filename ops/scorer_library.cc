@@ -11,9 +11,9 @@ constexpr int64_t kNoMemory = -2;
 
 extern "C" {
 
-// Whether scoring in bfloat16 pays: the processor multiplies it, and has no matrix tiles, by which TensorFlow multiplies many samples faster.
+// Whether scoring in bfloat16 pays: the processor multiplies it.
 int dlrm_scorer_bfloat16() {
-#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+#if defined(__AVX512BF16__)
   return 1;
 #else
   return 0;

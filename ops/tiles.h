@@ -1,0 +1,58 @@
+// The processor's matrix tiles (Intel AMX), where the compiler's target has them: then DLRM_TILES is defined. Without them this file is empty.
+#ifndef DLRM_OPS_TILES_H_
+#define DLRM_OPS_TILES_H_
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__linux__)
+#define DLRM_TILES 1
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace dlrm {
+
+constexpr int kTileRows = 16;      // rows of a tile
+constexpr int kTileLanes = 16;     // 32-bit lanes in a row of a tile: 16 sums, or 16 pairs of elements
+constexpr int kTileElements = 32;  // bfloat16 elements in a row of a tile
+
+// Configures this thread's tiles, with 64 bytes a row, for the lifetime of this object. The configuration before is restored, because oneDNN keeps one
+// of its own in these threads.
+class Tiles {
+ public:
+  // Tiles of 16 rows.
+  Tiles() : Tiles({kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows}) {}
+
+  // Tiles of these numbers of rows, each at least 1.
+  explicit Tiles(const uint8_t (&rows)[8]) {
+    _tile_storeconfig(&before_);
+    Configure(rows);
+  }
+  Tiles(const Tiles&) = delete;
+  ~Tiles() { _tile_loadconfig(&before_); }
+
+  // Changes the numbers of rows.
+  void Configure(const uint8_t (&rows)[8]) {
+    alignas(64) Configuration all = {};
+    all.palette = 1;
+    for (int i = 0; i < 8; ++i) {
+      all.bytes[i] = 64;
+      all.rows[i] = rows[i];
+    }
+    _tile_loadconfig(&all);
+  }
+
+ private:
+  struct Configuration {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+  };
+  alignas(64) Configuration before_;
+};
+
+}  // namespace dlrm
+
+#endif
+
+#endif  // DLRM_OPS_TILES_H_
