@@ -237,6 +237,10 @@ class NativeOperations:
         """
         return self._library.dlrm_relu_gradient(upstream=upstream, outputs=outputs, scale=scale)
 
+    def narrowed(self, values, dtype):
+        """Return float32 values in a dtype of 16 bits, with the bits of `tf.cast`."""
+        return self._library.dlrm_narrow(values=values, T=dtype)
+
     def sum_in_pairs(self, parts: Sequence):
         """Sum tensors of equal shape, in float32 and in the order of `ordered_sums.pairwise_sum`."""
         return self._library.dlrm_sum_in_pairs(parts=list(parts))

@@ -32,7 +32,7 @@ def pairwise_sum(values: Sequence):
 
 def summed(parts: Sequence[tf.Tensor], native: NativeOperations | None) -> tf.Tensor:
     """Sum gradients as `pairwise_sum` does, in float32."""
-    if native is not None and len(parts) > 1:
+    if native is not None and (len(parts) > 1 or parts[0].dtype != tf.float32):
         return native.sum_in_pairs(parts)
     return pairwise_sum([tf.cast(part, tf.float32) for part in parts])
 

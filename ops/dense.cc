@@ -163,6 +163,16 @@ void ReluGradient(int64_t rows, int64_t columns, const T* upstream, const T* y, 
 }
 
 template <class T>
+void NarrowAll(int64_t size, const float* x, T* out, const Threads& threads) {
+  const Threads& used = size <= kAlone ? kCallingThread : threads;
+  used.run((size + kElementsPerTask - 1) / kElementsPerTask, [&](int64_t task) {
+    const FlushDenormals flush;
+    const int64_t first = task * kElementsPerTask;
+    NarrowRow(x + first, std::min(kElementsPerTask, size - first), out + first);
+  });
+}
+
+template <class T>
 void SumInPairs(int64_t size, const std::vector<const T*>& parts, float* out, const Threads& threads) {
   threads.run((size + kElementsPerTask - 1) / kElementsPerTask, [&](int64_t task) {
     const FlushDenormals flush;
@@ -190,6 +200,7 @@ void SumInPairs(int64_t size, const std::vector<const T*>& parts, float* out, co
   template void BiasReluDropout<T>(int64_t, int64_t, const T*, const float*, const Dropout&, T*, const Threads&);     \
   template void DropRow<T>(int64_t, const Dropout&, int64_t, T*);                                                     \
   template void ReluGradient<T>(int64_t, int64_t, const T*, const T*, float, T*, float*, const Threads&);             \
+  template void NarrowAll<T>(int64_t, const float*, T*, const Threads&);                                              \
   template void SumInPairs<T>(int64_t, const std::vector<const T*>&, float*, const Threads&)
 INSTANTIATE(float);
 INSTANTIATE(BFloat16);

@@ -38,6 +38,10 @@ void DropRow(int64_t columns, const Dropout& dropout, int64_t row, T* y);
 template <class T>
 void ReluGradient(int64_t rows, int64_t columns, const T* upstream, const T* y, float scale, T* gradient, float* bias_gradient, const Threads& threads);
 
+// out[i] = x[i], rounded to T.
+template <class T>
+void NarrowAll(int64_t size, const float* x, T* out, const Threads& threads);
+
 // out[i] = the sum over all parts of part[i], by the balanced tree ((0 + 1) + (2 + 3)) + ...
 template <class T>
 void SumInPairs(int64_t size, const std::vector<const T*>& parts, float* out, const Threads& threads);

@@ -147,6 +147,33 @@ class ReluGradientOp : public OpKernel {
 
 DLRM_REGISTER_KERNELS("DlrmReluGradient", ReluGradientOp);
 
+REGISTER_OP("DlrmNarrow")
+    .Input("values: float")
+    .Output("narrowed: T")
+    .Attr("T: {float, bfloat16, half}")
+    .SetShapeFn([](InferenceContext* context) -> absl::Status {
+      context->set_output(0, context->input(0));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Values in another type, rounded to nearest, ties to even.
+)doc");
+
+template <class T>
+class NarrowOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& values = context->input(0);
+    Tensor* narrowed;
+    OP_REQUIRES_OK(context, context->allocate_output(0, values.shape(), &narrowed));
+    Guarded(context, [&](const Threads& threads) { NarrowAll(values.NumElements(), values.flat<float>().data(), Elements<T>(narrowed), threads); });
+  }
+};
+
+DLRM_REGISTER_KERNELS("DlrmNarrow", NarrowOp);
+
 REGISTER_OP("DlrmSumInPairs")
     .Input("parts: num_parts * T")
     .Output("sum: float")

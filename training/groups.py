@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from training.loss_scale import NO_SCALE, LossScale
 from training.optimizers.rule import Rule, Slot
+from training.optimizers.sgd import Sgd
 from training.schedule import Plateau, Schedule
 
 
@@ -24,7 +25,7 @@ class DenseGroup:
     def __init__(self, weights: Mapping[str, keras.Variable], rule: Rule, schedule: Schedule, name: str = ""):
         self.name = name
         self.weights, self.schedule, self._skips_rate_0 = dict(weights), schedule, rule.divides_by_rate
-        self._optimizer = rule.dense()
+        self._rule, self._optimizer = rule, rule.dense()
         self._optimizer.build(list(self.weights.values()))
 
     def slots(self) -> dict[str, tf.Variable]:
@@ -48,6 +49,10 @@ class DenseGroup:
             self._apply(gradients, learning_rate, step)
 
     def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        if isinstance(self._rule, Sgd):  # in one pass over memory; Keras's optimizer takes two
+            for weight, gradient in zip(self.weights.values(), gradients, strict=True):
+                tf.raw_ops.ResourceApplyGradientDescent(var=weight.value.handle, alpha=learning_rate, delta=gradient)
+            return
         self._optimizer.iterations.assign(tf.cast(step, self._optimizer.iterations.dtype))
         self._optimizer.learning_rate.assign(learning_rate)
         self._optimizer.apply(list(gradients), list(self.weights.values()))

@@ -88,7 +88,7 @@ class CrossNetwork(Concatenation):
 
     def step_weights(self, scoring: bool = False) -> list[LayerWeights]:
         """Return the current V and U, or W, of every layer."""
-        return [weights_of(layer) for products in self.stack for layer in products]
+        return [weights_of(layer, self._native) for products in self.stack for layer in products]
 
     def dense_weights(self) -> dict[str, keras.Variable]:
         """Return every weight by name, `cross/0/v/kernel` for instance, in the order of `step_weights`."""

@@ -41,14 +41,22 @@ class LayerWeights(NamedTuple):
         return tuple(weight for weight in (self.kernel, self.gamma, self.bias) if weight is not None)
 
 
-def weights_of(layer: keras.layers.Dense) -> LayerWeights:
+def weights_of(layer: keras.layers.Dense, native: NativeOperations | None = None) -> LayerWeights:
     """Return a layer's current weights."""
-    return prepared(layer.kernel.value, None if layer.bias is None else tf.convert_to_tensor(layer.bias.value), layer.compute_dtype)
+    bias = None if layer.bias is None else tf.convert_to_tensor(layer.bias.value)
+    return prepared(layer.kernel.value, bias, layer.compute_dtype, native=native)
 
 
-def prepared(kernel: tf.Tensor, bias: tf.Tensor | None, dtype: str, gamma: tf.Tensor | None = None, epsilon: float = 0.0) -> LayerWeights:
-    """Return weights as a step uses them, the kernel in the compute dtype."""
-    kernel = tf.cast(kernel, dtype)
+def prepared(
+    kernel: tf.Tensor,
+    bias: tf.Tensor | None,
+    dtype: str,
+    gamma: tf.Tensor | None = None,
+    epsilon: float = 0.0,
+    native: NativeOperations | None = None,
+) -> LayerWeights:
+    """Return weights as a step uses them, the kernel in the compute dtype; `native` casts it faster to 16 bits than TensorFlow."""
+    kernel = tf.cast(kernel, dtype) if native is None or dtype == "float32" else native.narrowed(kernel, dtype)
     return LayerWeights(kernel, bias, tf.transpose(kernel) if kernel.dtype == tf.float32 else None, gamma, epsilon)
 
 

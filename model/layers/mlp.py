@@ -112,7 +112,9 @@ class Mlp(keras.layers.Layer):
     def step_weights(self, scoring: bool = False) -> list[LayerWeights]:
         """Return the current weights of every layer; for `scoring`, with the moving statistics of batch normalisation folded into them."""
         normalised = folded if scoring else with_norm
-        return [weights_of(layer) if norm is None else normalised(layer, norm) for layer, norm in zip(self.stack, self.norms, strict=True)]
+        return [
+            weights_of(layer, self._native) if norm is None else normalised(layer, norm) for layer, norm in zip(self.stack, self.norms, strict=True)
+        ]
 
     def dense_weights(self) -> dict[str, keras.Variable]:
         """Return every trained weight by name, `bottom_mlp/0/kernel` for instance, in the order of `step_weights`."""

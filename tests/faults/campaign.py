@@ -33,10 +33,15 @@ def numbers(folder: Path) -> set[int]:
 
 
 def _fill(disk: Path, room: int) -> None:
-    """Fill a file system but for so many bytes."""
-    found = os.statvfs(disk)
+    """Fill a file system, to which a run writes meanwhile, but for so many bytes."""
     with (disk / "ballast").open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(found.f_bavail * found.f_frsize - room, 1))
+        for _ in range(100):
+            found = os.statvfs(disk)
+            more = found.f_bavail * found.f_frsize - room
+            if more <= 0:
+                return
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, more)
 
 
 @dataclass
