@@ -20,7 +20,8 @@ constexpr int64_t kFewSamples = 12;    // minimum of a task if there are several
 constexpr double kAlone = 150e6;       // below so many operations one thread works alone: a millisecond
 constexpr int64_t kLookup = 3000;      // operations in the time of a row's lookup, and
 constexpr int64_t kColumn = 100;       // of each of its columns
-constexpr int64_t kDividedBytes = 1 << 20;  // of the weights of layers that threads may divide, at least: reading them takes longer than waking a thread
+constexpr int64_t kHelperBytes = 1 << 20;  // bytes of the divided layers' weights for each thread that helps with few samples, at least
+constexpr int64_t kMostHelpers = 7;    // and the most of these threads
 constexpr int64_t kApart = 16;         // padding between rows, so that they do not share lines of the first-level cache
 
 inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -184,7 +185,7 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
       fused_(0),
       threads_(std::max(threads, 1)),
       helpers_(new Helpers(threads - 1)),
-      divides_(false) {
+      company_(0) {
   const bool bfloat16 = shape.bfloat16 != 0;
   bottom_ = Packed(layers, shape.bottom, bfloat16);
   cross_ = Packed(layers, shape.cross, bfloat16);
@@ -243,7 +244,7 @@ Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const Sc
       flops_ += 2 * layer.inputs() * layer.outputs();
     }
   }
-  divides_ = threads_ > 1 && divided >= kDividedBytes;
+  company_ = static_cast<int>(std::min<int64_t>({threads_ - 1, divided / kHelperBytes, kMostHelpers}));
 }
 
 int64_t Scorer::BadId(const Tables& tables, int64_t samples, const int32_t* ids) const {
@@ -446,8 +447,8 @@ void Scorer::ScoreAlone(const Tables& tables, int64_t samples, const float* nume
   while (order + 1 < std::end(paces_) - std::begin(paces_) && samples >> (order + 1)) ++order;
   const Pace::Turn turn(&paces_[order]);
   if (turn.way() == 0) return ScoreSome(tables, samples, numerical, ids, logits, buffers);
-  Helpers::Company company(helpers_.get(), threads_ - 1, &calls_);
-  const Threads together{threads_, [&company](int64_t count, const std::function<void(int64_t)>& work) { company.Run(count, work); }};
+  Helpers::Company company(helpers_.get(), company_, &calls_);
+  const Threads together{company_ + 1, [&company](int64_t count, const std::function<void(int64_t)>& work) { company.Run(count, work); }};
   buffers->threads = &together;
   ScoreSome(tables, samples, numerical, ids, logits, buffers);
 }
@@ -483,7 +484,7 @@ int64_t Scorer::ScoreAll(const Tables& tables, int64_t samples, const float* num
   std::vector<std::unique_ptr<Buffers>> spare;  // allocated here, because a helper must not throw
   for (int64_t i = 0; i < workers; ++i) spare.emplace_back(new Buffers(*this, size));
   const OneMore call(&calls_);
-  if (size == samples && divides_ && call.count() == 1) {  // a single task
+  if (size == samples && company_ > 0 && call.count() == 1) {  // a single task
     ScoreAlone(tables, samples, numerical, ids, logits, spare[0].get());
     return -1;
   }

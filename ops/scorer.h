@@ -116,7 +116,7 @@ class Scorer {
   int64_t ids_, embedded_, before_, joined_, widest_, deepest_, flops_, context_, fused_;
   int threads_;
   std::unique_ptr<Helpers> helpers_;
-  bool divides_;                       // the layers are so large that threads may divide their outputs
+  int company_;                        // helpers that may divide the layers' outputs of such a call; 0 where they are small
   mutable std::atomic<int> calls_{0};  // calls of Score that run now; only a single one with few samples divides its layers between threads
   mutable Pace paces_[6];              // of such calls, by the logarithm of the samples: alone, or with helpers
 };
