@@ -81,7 +81,8 @@ def main(chosen: LargeOptions, report: Report) -> None:
             made = [_part(chosen, work / f"{part}-{number}", part) for number in range(chosen.num_rounds)]
             report.figures.setdefault("parts", {})[part] = made
             rows += _rows(part, made)
-    title = f"--amp, batch {chosen.batch_size}, {chosen.steps} steps, medians of {chosen.num_rounds} rounds"
+    counts = ", ".join(sorted({f"{_steps(chosen, part)} steps" for part in parts}))
+    title = f"--amp, batch {chosen.batch_size}, {counts}, medians of {chosen.num_rounds} rounds"
     report.table(title, ["", "samples/s", "peak GiB", "rows touched", "seconds in all", "seconds to build"], rows)
 
 
