@@ -6,6 +6,7 @@ A score's bits depend on its sample alone.
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -188,6 +189,36 @@ def test_a_sample_has_the_same_bits_in_any_batch_and_by_any_number_of_threads(li
         np.testing.assert_array_equal(together[::7], alone)
         for count in (2, 11, 130, 250):
             np.testing.assert_array_equal(scorer.logits_of(numerical[:count], ids[:count]), together[:count])
+
+
+class Rows:
+    """A table of which each call gets the rows that it names."""
+
+    partial = True
+
+    def __init__(self, table):
+        self.shape, self._values, self.asked = table.shape, table.values, []
+
+    def rows(self, numbers):
+        self.asked.append(numbers)
+        return self._values[numbers]
+
+
+@pytest.mark.parametrize("name", ["dot", "dot of odd widths, lists", "dot without numericals", "cat without numericals", "parallel"])
+def test_tables_given_by_rows_have_the_bits_of_tables_in_memory(library, name):
+    model, count = Model(name), 300
+    numerical, ids = model.samples(count)
+    expected = model.scorer(library).logits_of(numerical, ids)
+    tables = [Rows(one.table) if i != 1 else one.table for i, one in enumerate(model.features)]  # one of them in memory
+    model.features = [replace(one, table=table) for one, table in zip(model.features, tables, strict=True)]
+    scorer = model.scorer(library)
+    for some in (slice(0, 0), slice(0, 1), slice(7, 30), slice(0, count)):
+        np.testing.assert_array_equal(scorer.logits_of(numerical[some], ids[some]), expected[some])
+    assert all((numbers >= 0).all() for table in tables if isinstance(table, Rows) for numbers in table.asked)
+    wrong, last = ids.copy(), sum(one.columns for one in model.features) - 1
+    wrong[[3, 5], [0, last]] = -2, ROWS
+    with pytest.raises(ValueError, match=f"feature {model.features[0].name}: id -2 of sample 3 is not in .0, {ROWS}."):
+        scorer.logits_of(numerical, wrong)
 
 
 def test_several_threads_call_at_once(library):

@@ -21,7 +21,7 @@ void TestLayer(int64_t inputs, int64_t outputs, bool relu, bool bfloat16) {
   const dlrm::PackedLayer layer(kernel.data(), relu ? bias.data() : nullptr, inputs, outputs, relu, bfloat16);
   const auto used = [&](float x) { return bfloat16 ? Rounded(x) : x; };
   std::vector<float> alone;
-  for (const int64_t rows : {1, 2, 3, 11, 12, 13, 30}) {
+  for (const int64_t rows : {1, 2, 3, 11, 12, 13, 30, 34, 55}) {
     const int64_t x_stride = inputs + 3, y_stride = outputs + 1;
     std::vector<float> x = Drawn<float>(rows * x_stride - 3, 3), y(rows * y_stride, 7.0f);
     x[(rows - 1) * x_stride] = kNan;
