@@ -103,10 +103,8 @@ class NativeOperations:
     def __init__(self, path: Path, tiles: bool):
         import tensorflow as tf
 
-        from model.native_layers import CrossOperations, NormOperations, VectorOperations  # here, because a server has no need of them
-
         self._library = tf.load_op_library(str(path))
-        self.norm, self.vectors, self.cross = NormOperations(self._library), VectorOperations(self._library), CrossOperations(self._library)
+        self.norm, self.vectors, self.cross = _of_layers(self._library)
         symbols = ctypes.CDLL(str(path))
         symbols.dlrm_compiler.restype = ctypes.c_char_p
         self.tiles = tiles and bool(symbols.dlrm_has_tiles())
@@ -237,13 +235,20 @@ class NativeOperations:
         """
         return self._library.dlrm_relu_gradient(upstream=upstream, outputs=outputs, scale=scale)
 
-    def narrowed(self, values, dtype):
-        """Return float32 values in a dtype of 16 bits, with the bits of `tf.cast`."""
-        return self._library.dlrm_narrow(values=values, T=dtype)
-
     def sum_in_pairs(self, parts: Sequence):
         """Sum tensors of equal shape, in float32 and in the order of `ordered_sums.pairwise_sum`."""
         return self._library.dlrm_sum_in_pairs(parts=list(parts))
+
+
+def _of_layers(library) -> tuple:
+    from model.native_layers import CrossOperations, NormOperations, VectorOperations  # here, because a server has no need of them
+
+    return NormOperations(library), VectorOperations(library), CrossOperations(library)
+
+
+def narrowed(operations: NativeOperations, values, dtype):
+    """Return float32 values in a dtype of 16 bits, with the bits of `tf.cast`."""
+    return operations._library.dlrm_narrow(values=values, T=dtype)
 
 
 def reserve_rows(operations: NativeOperations, rows: int, columns: int):

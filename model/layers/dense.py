@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import keras
 import tensorflow as tf
 
-from model.native import NativeOperations
+from model.native import NativeOperations, narrowed
 from model.native_layers import Mask
 from model.ordered_sums import is_small, summed
 
@@ -56,7 +56,7 @@ def prepared(
     native: NativeOperations | None = None,
 ) -> LayerWeights:
     """Return weights as a step uses them, the kernel in the compute dtype; `native` casts it faster to 16 bits than TensorFlow."""
-    kernel = tf.cast(kernel, dtype) if native is None or dtype == "float32" else native.narrowed(kernel, dtype)
+    kernel = tf.cast(kernel, dtype) if native is None or dtype == "float32" else narrowed(native, kernel, dtype)
     return LayerWeights(kernel, bias, tf.transpose(kernel) if kernel.dtype == tf.float32 else None, gamma, epsilon)
 
 
