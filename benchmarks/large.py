@@ -40,7 +40,7 @@ PARTS = ("t3", "t0", "t15", "small", MLPERF)
 # The rows of MLPerf's tables: github.com/mlcommons/training, recommendation_v2
 MLPERF_ROWS = (40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282, 10, 2_209, 11_938, 155, 4, 976, 14)
 MLPERF_ROWS += (40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36)
-MLPERF_MODEL = ("--interaction", "cross", "--top_mlp_dims", "1024,1024,512,256,1", "--optimizer", "rowwise_adagrad")
+MLPERF_MODEL = ("--interaction", "cross", "--top_mlp_dims", "1024,1024,512,256,1", "--optimizer", "rowwise_adagrad", "--learning_rate", "0.005")
 _BYTES_A_SAMPLE = {MLPERF: 950}  # of a stored sample; of others 100
 
 
