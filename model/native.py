@@ -247,8 +247,14 @@ def _of_layers(library) -> tuple:
 
 
 def narrowed(operations: NativeOperations, values, dtype):
-    """Return float32 values in a dtype of 16 bits, with the bits of `tf.cast`."""
-    return operations._library.dlrm_narrow(values=values, T=dtype)
+    """Return float32 values in a dtype of 16 bits, with the bits of `tf.cast` and its gradient."""
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def cast(values):
+        return operations._library.dlrm_narrow(values=values, T=dtype), lambda upstream: tf.cast(upstream, tf.float32)
+
+    return cast(tf.convert_to_tensor(values))
 
 
 def reserve_rows(operations: NativeOperations, rows: int, columns: int):

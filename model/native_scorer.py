@@ -37,7 +37,8 @@ class Stored(Protocol):
     def chunks(self) -> Chunks:
         """Return the chunks that hold the table; they are valid as long as this object lives. Not called where `partial` is true."""
 
-    # Where `partial` is true: rows(numbers), which returns rows by their numbers, `[n] -> [n, D_f]` float32.
+    # Where `partial` is true for it, or for the other table of a feature with a linear weight: rows(numbers), which returns rows by their numbers,
+    # `[n] -> [n, D_f]` float32.
 
 
 @dataclass(frozen=True)

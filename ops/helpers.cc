@@ -25,10 +25,12 @@ const int kCounted = pthread_atfork(nullptr, nullptr, [] { ++forks; });
 // Work for helpers that wait actively.
 class Watch {
  public:
+  std::atomic<int> calls{0};  // that run in this process
+
   // Waits actively for work, and does it.
-  void Attend(const std::atomic<int>* calls) {
+  void Attend() {
     ++attending_;
-    for (int pauses = 0; pauses < kPauses && *calls <= 1; ++pauses) {
+    for (int pauses = 0; pauses < kPauses && calls <= 1; ++pauses) {
       while (Next()) pauses = 0;
       Pause();
     }
@@ -108,11 +110,11 @@ class Helpers::Crew {
   Watch& watch() { return watch_; }
 
   // Asks for helpers that attend the watch, so many with those that do already.
-  void Call(int most, const std::atomic<int>* calls) {
+  void Call(int most) {
     const int count = std::min(static_cast<int>(threads_.size()), most) - watch_.attending();
     if (count <= 0) return;
     const auto job = std::make_shared<Job>();
-    job->calls = calls;
+    job->attends = true;
     std::unique_lock<std::mutex> lock(mutex_);
     jobs_.insert(jobs_.end(), count, job);
     lock.unlock();
@@ -125,7 +127,7 @@ class Helpers::Crew {
     if (!called_) return;
     called_ = false;
     const std::lock_guard<std::mutex> lock(mutex_);
-    jobs_.erase(std::remove_if(jobs_.begin(), jobs_.end(), [](const std::shared_ptr<Job>& job) { return job->calls != nullptr; }), jobs_.end());
+    jobs_.erase(std::remove_if(jobs_.begin(), jobs_.end(), [](const std::shared_ptr<Job>& job) { return job->attends; }), jobs_.end());
   }
 
  private:
@@ -133,7 +135,7 @@ class Helpers::Crew {
     const std::function<void(int64_t)>* work;  // invalid when all tasks are done
     int64_t tasks, next = 0, done = 0;
     std::condition_variable finished;
-    const std::atomic<int>* calls = nullptr;  // if not null, the job is to attend the watch
+    bool attends = false;  // the job is to attend the watch
   };
 
   // Runs the job's next task; returns false if none is left.
@@ -154,9 +156,9 @@ class Helpers::Crew {
       if (ending_) return;
       const std::shared_ptr<Job> job = jobs_.front();
       jobs_.pop_front();
-      if (job->calls) {
+      if (job->attends) {
         lock.unlock();
-        watch_.Attend(job->calls);
+        watch_.Attend();
         lock.lock();
         continue;
       }
@@ -195,9 +197,9 @@ void Helpers::Run(int64_t tasks, int most, const std::function<void(int64_t)>& w
   for (int64_t task = 0; task < tasks; ++task) work(task);
 }
 
-Helpers::Company::Company(Helpers* helpers, int most, const std::atomic<int>* calls) : crew_(helpers->OfThisProcess()) {
-  crew_->Call(std::min(helpers->count_, most), calls);
-}
+std::atomic<int>* Helpers::Calls() { return &OfThisProcess()->watch().calls; }
+
+Helpers::Company::Company(Helpers* helpers, int most) : crew_(helpers->OfThisProcess()) { crew_->Call(std::min(helpers->count_, most)); }
 
 Helpers::Company::~Company() { crew_->Dismiss(); }
 

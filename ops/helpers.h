@@ -18,6 +18,9 @@ class Helpers {
   // Several threads may call this at the same time.
   void Run(int64_t tasks, int most, const std::function<void(int64_t)>& work);
 
+  // A counter of the calls that run in this process; a forked process counts anew.
+  std::atomic<int>* Calls();
+
  private:
   class Crew;
 
@@ -31,8 +34,8 @@ class Helpers {
   // takes longer than one of them. They stay for some 100 microseconds after this object, where the next one finds them. There must be one at a time.
   class Company {
    public:
-    // Asks for at most `most` helpers, who come when the system lets them. They leave where `calls` exceeds 1: another caller needs the processors.
-    Company(Helpers* helpers, int most, const std::atomic<int>* calls);
+    // Asks for at most `most` helpers, who come when the system lets them. They leave where Calls() exceeds 1: another caller needs the processors.
+    Company(Helpers* helpers, int most);
     ~Company();
 
     // Calls work(i) once for each i in 0..tasks-1, in this thread and in the helpers that have come, and returns when all are done.

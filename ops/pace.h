@@ -8,8 +8,8 @@
 
 namespace dlrm {
 
-// Keeps a moving average of each way's time. The slower way is tried now and then, since other programs come and go. Several threads may use it at
-// the same time; where they do, a measurement may be lost.
+// Keeps a moving average of each way's time. The slower way is tried now and then, since other programs come and go: ever more rarely while it stays
+// the slower one. Several threads may use it at the same time; where they do, a measurement may be lost.
 class Pace {
  public:
   // Measures a turn of one of the ways, from its construction to its end.
@@ -30,24 +30,32 @@ class Pace {
  private:
   using Clock = std::chrono::steady_clock;
 
-  static constexpr unsigned kFirst = 16;   // turns at the start, which alternate
-  static constexpr unsigned kEvery = 64;   // turns between two of the slower way
-  static constexpr float kNew = 0.125f;    // weight of a new time in the average
-  static constexpr float kOutlier = 3.0f;  // times an average at most: of a turn that the system interrupted
+  static constexpr unsigned kFirst = 16;                     // turns at the start, which alternate; the fastest of each way counts
+  static constexpr unsigned kSoonest = 64, kLatest = 4096;  // turns between two of the slower way
+  static constexpr float kNew = 0.125f;                      // weight of a new time in the average
+  static constexpr float kOutlier = 8.0f;                    // times an average at most: of a turn that the system interrupted
 
   int Next() {
     const unsigned turn = turns_.fetch_add(1, std::memory_order_relaxed);
     const int faster = average_[1].load(std::memory_order_relaxed) < average_[0].load(std::memory_order_relaxed) ? 1 : 0;
-    return turn < kFirst ? static_cast<int>(turn % 2) : turn % kEvery ? faster : 1 - faster;
+    if (turn < kFirst) return static_cast<int>(turn % 2);
+    if (static_cast<int>(turn - due_.load(std::memory_order_relaxed)) < 0) return faster;
+    const unsigned between = faster == faster_.exchange(faster, std::memory_order_relaxed) ? std::min(2 * between_.load(), kLatest) : kSoonest;
+    between_.store(between, std::memory_order_relaxed);
+    due_.store(turn + between, std::memory_order_relaxed);
+    return 1 - faster;
   }
 
   void Took(int way, float seconds) {
     const float before = average_[way].load(std::memory_order_relaxed);
-    const float now = before > 0 ? before + kNew * (std::min(seconds, kOutlier * before) - before) : seconds;
+    float now = seconds;
+    if (before > 0 && turns_.load(std::memory_order_relaxed) <= kFirst) now = std::min(before, seconds);
+    if (before > 0 && turns_.load(std::memory_order_relaxed) > kFirst) now = before + kNew * (std::min(seconds, kOutlier * before) - before);
     average_[way].store(now, std::memory_order_relaxed);
   }
 
-  std::atomic<unsigned> turns_{0};
+  std::atomic<unsigned> turns_{0}, due_{kFirst + kSoonest}, between_{kSoonest};
+  std::atomic<int> faster_{-1};
   std::atomic<float> average_[2] = {};
 };
 

@@ -447,7 +447,7 @@ void Scorer::ScoreAlone(const Tables& tables, int64_t samples, const float* nume
   while (order + 1 < std::end(paces_) - std::begin(paces_) && samples >> (order + 1)) ++order;
   const Pace::Turn turn(&paces_[order]);
   if (turn.way() == 0) return ScoreSome(tables, samples, numerical, ids, logits, buffers);
-  Helpers::Company company(helpers_.get(), company_, &calls_);
+  Helpers::Company company(helpers_.get(), company_);
   const Threads together{company_ + 1, [&company](int64_t count, const std::function<void(int64_t)>& work) { company.Run(count, work); }};
   buffers->threads = &together;
   ScoreSome(tables, samples, numerical, ids, logits, buffers);
@@ -483,7 +483,7 @@ int64_t Scorer::ScoreAll(const Tables& tables, int64_t samples, const float* num
   const int64_t size = (samples + workers * turns - 1) / (workers * turns);
   std::vector<std::unique_ptr<Buffers>> spare;  // allocated here, because a helper must not throw
   for (int64_t i = 0; i < workers; ++i) spare.emplace_back(new Buffers(*this, size));
-  const OneMore call(&calls_);
+  const OneMore call(helpers_->Calls());
   if (size == samples && company_ > 0 && call.count() == 1) {  // a single task
     ScoreAlone(tables, samples, numerical, ids, logits, spare[0].get());
     return -1;

@@ -5,7 +5,6 @@
 #ifndef DLRM_OPS_SCORER_H_
 #define DLRM_OPS_SCORER_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -116,9 +115,8 @@ class Scorer {
   int64_t ids_, embedded_, before_, joined_, widest_, deepest_, flops_, context_, fused_;
   int threads_;
   std::unique_ptr<Helpers> helpers_;
-  int company_;                        // helpers that may divide the layers' outputs of such a call; 0 where they are small
-  mutable std::atomic<int> calls_{0};  // calls of Score that run now; only a single one with few samples divides its layers between threads
-  mutable Pace paces_[6];              // of such calls, by the logarithm of the samples: alone, or with helpers
+  int company_;           // helpers that may divide the layers' outputs where a single call with few samples runs; 0 where the layers are small
+  mutable Pace paces_[6];  // of such calls, by the logarithm of the samples: alone, or with helpers
 };
 
 }  // namespace dlrm

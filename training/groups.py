@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from model.compilation import on_gpu
 from training.loss_scale import NO_SCALE, LossScale
 from training.optimizers.rule import Rule, Slot
 from training.optimizers.sgd import Sgd
@@ -49,7 +50,7 @@ class DenseGroup:
             self._apply(gradients, learning_rate, step)
 
     def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
-        if isinstance(self._rule, Sgd):  # in one pass over memory; Keras's optimizer takes two
+        if isinstance(self._rule, Sgd) and not on_gpu():  # in one pass over memory; Keras's optimizer takes two
             for weight, gradient in zip(self.weights.values(), gradients, strict=True):
                 tf.raw_ops.ResourceApplyGradientDescent(var=weight.value.handle, alpha=learning_rate, delta=gradient)
             return

@@ -1,5 +1,7 @@
 """Scoring by the C++ scorer of a model in memory, which `--mode inference` measures where the scorer supports the model."""
 
+import threading
+
 import numpy as np
 
 from model.architectures import architecture_of
@@ -60,6 +62,10 @@ class _Table:
         """Return the rows as a single chunk, see `Stored.chunks`."""
         return Chunks([self._values], FLOAT32)
 
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        """Return rows by their numbers, `[n] -> [n, D_f]`."""
+        return self._values[numbers]
+
 
 class _LazyRows:
     """The rows of a lazy table, those that do not exist included."""
@@ -67,11 +73,12 @@ class _LazyRows:
     partial = True
 
     def __init__(self, local: LocalShard):
-        self._table, self._weights = local.lazy, local.lazy.memory(local.shard).arrays["weights"]
+        self._table, self._weights, self._lock = local.lazy, local.lazy.memory(local.shard).arrays["weights"], threading.Lock()
         self.shape = local.shard.rows, local.shard.width
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """Return rows by their numbers, `[n] -> [n, D_f]`. Not thread-safe."""
+        """Return rows by their numbers, `[n] -> [n, D_f]`."""
         places = np.empty((1, len(numbers)), np.int32)
-        self._table.find(np.ascontiguousarray(numbers[np.newaxis], np.int32), places)
-        return self._weights.values[places[0]]
+        with self._lock:  # rows that do not exist are drawn to the same places by every call
+            self._table.find(np.ascontiguousarray(numbers[np.newaxis], np.int32), places)
+            return self._weights.values[places[0]]

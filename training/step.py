@@ -56,7 +56,6 @@ class Trainer:
         self.model, self.groups, self.world, self.rank = model, groups, model.embedding.world, model.embedding.world.rank
         self.touched = Touched(model.embedding)
         self._scale, self._norms, self.scaled = groups.scale, norms, groups.scale.scales
-        self._sums = OrderedSums(gradient_slices, self.world, native)
         for tables in groups.tables:
             model.embedding.add_slots(tables.rule, tables.name)
         # On a single GPU the dense part multiplies the vectors' gradients by the factors that the tables' update would have to apply.
@@ -64,6 +63,7 @@ class Trainer:
         self._folds = on_gpu() and self.world.size == 1 and not model.embedding.replicated and self._clipping is None
         # With slices XLA compiles the part for one: eight would take eight times as long. With batch normalisation they are computed together.
         together = gradient_slices == 1 or bool(model.normalisations)
+        self._sums = OrderedSums(gradient_slices, self.world, None if compiled.dense and together else native)  # XLA compiles no C++ operation
         packs = compiled.dense and together and self.world.size > 1  # the compiled parts pass dense gradients as a single vector
         self._update = DenseUpdate(model, groups, regularisation, packs)
         ways = {"folds": self._folds, "packs": packs, "by_slice": compiled.dense and not together}

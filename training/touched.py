@@ -147,7 +147,7 @@ class Touched:
 
         Raises:
             CheckpointError: the marks are damaged, or of other tables.
-        UserError: the rows of lazy tables do not fit their memory.
+            UserError: the rows of lazy tables do not fit their memory.
         """
         saved = checkpoint.manifest.get(NAME)
         if not isinstance(saved, Mapping) or TOUCHED_FILE not in checkpoint.manifest["files"]:

@@ -151,7 +151,7 @@ class Checkpoint:
             if world.first and TOUCHED_FILE in self.manifest["files"]:
                 self.content(TOUCHED_FILE)
 
-        together(mine, world, "checkpoint_verified", self.folder)
+        together(mine, world, "checkpoint_verified", self.folder, "read")
 
 
 def _blocks(folder: Path, name: str, shape: tuple[int, ...], columns: tuple[int, int] | None) -> Iterator[tuple[int, np.ndarray]]:

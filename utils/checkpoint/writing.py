@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from utils.checkpoint import manifest
-from utils.checkpoint.faults import not_written, together
+from utils.checkpoint.faults import failed, together
 from utils.checkpoint.folder import being_written, forget_best, prune, publish, tidy
 from utils.checkpoint.kept_files import NO_FILES, KeptFiles, write_checked
 from utils.checkpoint.manifest import CheckpointError
@@ -247,7 +247,7 @@ class Saving:
         except UserError as problem:
             self._error = str(problem)
         except (OSError, ValueError) as problem:
-            self._error = not_written(problem, self._path)
+            self._error = failed(problem, self._path)
 
 
 def _chunks(folder: Path, arrays: Mapping[str, Array], parts: Iterable[ArrayPart]) -> Iterator:
