@@ -28,6 +28,12 @@ def folder(dataset, tmp_path_factory):
             words.append([*base, "--mode", "eval", "--log_path", folder / f"{key}-eval.log"])
             words.append([*base, "--mode", "predict", "--predictions_path", folder / f"{key}.parquet"])
             words.append([*base, "--mode", "inference", *sizes, "--log_path", folder / f"{key}-inference.log"])
+    # tables of vectors are lazy, those of the linear weights are not
+    mixed = (*LAZY[:2], "--table_storage_above", "3000", "--table_memory_gb", "0.5")
+    words.append(command(data, folder, "mixed", *FLAGS, "--interaction", "wide_and_deep", *mixed))
+    for into, flags in {"mixed": (), "memory": ("--table_storage", "memory")}.items():
+        base = ("--cpu", "--dataset_path", data, "--restore_checkpoint_path", folder / "mixed", *flags, "--inference_benchmark_batch_sizes", "1,96")
+        words.append([*base, "--mode", "inference", "--inference_benchmark_steps", "3", "--log_path", folder / f"mixed-in-{into}.log"])
     result = run(1, words, folder)
     assert result.code == 0, result.err
     ended = run(1, [full], folder)
@@ -49,6 +55,16 @@ def test_every_mode_gives_the_same(folder, name, into):
     for figure in ("auc_batch_7", "auc_batch_96"):
         assert last(folder / f"{key}-inference.log")[figure] == pytest.approx(last(folder / f"{expected}-inference.log")[figure], abs=1e-6)
     assert polars.read_parquet(folder / f"{key}.parquet").equals(polars.read_parquet(folder / f"{expected}.parquet"))
+
+
+def test_lazy_tables_beside_linear_weights_in_memory_are_scored(folder):
+    saved = Checkpoint(folder / "mixed")
+    names = [name.removeprefix("tables/").removesuffix("/weights") for name in saved.names("tables/") if name.endswith("/weights")]
+    lazy = [name for name in names if saved.touched_table(name)]
+    assert lazy and all(saved.shape(f"tables/{name}/weights")[1] > 1 for name in lazy) and len(lazy) < len(names)
+    found, expected = (last(folder / f"mixed-in-{into}.log") for into in ("mixed", "memory"))
+    for figure in ("auc_batch_1", "auc_batch_96"):
+        assert found[figure] == pytest.approx(expected[figure], abs=1e-6)
 
 
 def test_full_memory_ends_with_a_checkpoint_from_which_more_memory_goes_on(folder):

@@ -41,6 +41,19 @@ def test_gradients_of_a_users_tape_reach_the_tables(model):
     assert all(gradient is not None for gradient in gradients)
 
 
+@pytest.mark.parametrize("flags", [(), ("--interaction", "cross", "--num_cross_layers", "2", "--cross_layer_projection_dim", "3")])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gradients_of_a_users_tape_in_16_bits_are_near_those_in_float32(flags, dtype):
+    some, found = batch(16), {}
+    for one in ("float32", dtype):
+        made = model_and_trainer(*flags, *(() if one == "float32" else ("--amp", "--amp_dtype", one)), dtype=one)[0]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.binary_crossentropy(some.inputs.labels[:, None], made(inputs(some))[:, None], from_logits=True))
+        found[one] = [tf.convert_to_tensor(gradient).numpy() for gradient in tape.gradient(loss, made.trainable_variables)]
+    for exact, rounded in zip(found["float32"], found[dtype], strict=True):
+        assert rounded.dtype == np.float32 and np.abs(exact - rounded).max() <= 0.05 * np.abs(exact).max() + 1e-3
+
+
 def test_fit_trains_all_weights(model):
     some = batch(64)
     before = weights(model)

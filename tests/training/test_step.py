@@ -46,6 +46,19 @@ def test_steps_of_sgd_equal_the_slow_reference(flags):
     assert_close(weights(model), expected, rtol=1e-4, atol=2e-6)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("slices", ["1", "4"])
+def test_steps_in_16_bits_compiled_whole_are_near_those_that_are_not(dtype, slices):
+    ended = {}
+    for xla in ("off", "all"):
+        flags = ("--amp", "--amp_dtype", dtype, "--gradient_slices", slices, *(() if xla == "off" else ("--xla", "all")))
+        model, trainer = model_and_trainer(*flags, dtype=dtype)
+        for step in range(2):
+            trainer.step(batch(32, seed=step), step, RATE)
+        ended[xla] = weights(model)
+    assert_close(ended["all"], ended["off"], rtol=0.02, atol=2e-3)
+
+
 def test_one_step_of_adagrad_equals_the_slow_reference():
     model, trainer = model_and_trainer("--optimizer", "adagrad")
     expected, tensors = weights(model), batch(32)
