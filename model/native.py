@@ -96,7 +96,8 @@ class NativeOperations:
         norm: the passes of batch normalisation.
         vectors: the passes over the vectors of factorisation machines and of FinalMLP.
         cross: the passes of cross layers.
-        tiles: whether the bfloat16 interaction uses the processor's matrix tiles (Intel AMX); False where there are none.
+        products: the products of dense layers by matrix tiles; None without tiles.
+        tiles: whether the processor's matrix tiles (Intel AMX) are used; False where there are none.
         key: identifies the compiled operations; equal keys give equal bits.
     """
 
@@ -104,10 +105,11 @@ class NativeOperations:
         import tensorflow as tf
 
         self._library = tf.load_op_library(str(path))
-        self.norm, self.vectors, self.cross = _of_layers(self._library)
+        self.norm, self.vectors, self.cross, products = _of_layers(self._library)
         symbols = ctypes.CDLL(str(path))
         symbols.dlrm_compiler.restype = ctypes.c_char_p
         self.tiles = tiles and bool(symbols.dlrm_has_tiles())
+        self.products = products if self.tiles else None
         key = f"C++ operations {path.stem.rpartition('-')[2]} by {symbols.dlrm_compiler().decode()}"
         self.key = f"{key} with AMX" if self.tiles else key
 
@@ -241,9 +243,9 @@ class NativeOperations:
 
 
 def _of_layers(library) -> tuple:
-    from model.native_layers import CrossOperations, NormOperations, VectorOperations  # here, because a server has no need of them
+    from model.native_layers import CrossOperations, NormOperations, ProductOperations, VectorOperations  # here, because a server has no need of them
 
-    return NormOperations(library), VectorOperations(library), CrossOperations(library)
+    return NormOperations(library), VectorOperations(library), CrossOperations(library), ProductOperations(library)
 
 
 def narrowed(operations: NativeOperations, values, dtype):

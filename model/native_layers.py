@@ -129,3 +129,32 @@ class CrossOperations:
                 first=first, products=products, upstream=list(upstream), known=list(known), bias=bias, last_is_first=last_is_first
             )
         )
+
+
+class PackedKernel(NamedTuple):
+    """A dense layer's kernel as the processor's matrix tiles read it, prepared once for all products of a step."""
+
+    forward: object  # tensor, for products with the kernel
+    backward: object  # tensor, for products with the transposed kernel
+
+
+class ProductOperations:
+    """The products of dense layers by the processor's matrix tiles, see `ops/products.h`; `NativeOperations.products` holds them."""
+
+    def __init__(self, library):
+        self._library = library
+
+    def packed(self, kernel, dtype: str) -> PackedKernel:
+        """Return a kernel `[in, out]` float32 for products in a compute dtype, float32 or bfloat16."""
+        return PackedKernel(*(self._library.dlrm_pack_matrix(matrix=kernel, transposed=transposed, T=dtype) for transposed in (False, True)))
+
+    def product(self, inputs, packed, columns: int, bias=None, relu: bool = False):
+        """Return inputs `[b, in]` times a packed matrix of so many columns, plus the bias `[columns]`, perhaps with a ReLU: `[b, columns]`."""
+        return self._library.dlrm_multiply(x=inputs, packed=packed, bias=[] if bias is None else [bias], columns=columns, relu=relu)
+
+    def by_kernel(self, inputs, upstream, slices: int = 1):
+        """Return the gradient with respect to the kernel, `[in, out]` float32: the sums of equal slices of samples, added in pairs.
+
+        `inputs` is `[b, in]`, `upstream` the gradient with respect to the product, `[b, out]`.
+        """
+        return self._library.dlrm_kernel_gradient(x=inputs, upstream=upstream, slices=slices)

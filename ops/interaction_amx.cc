@@ -61,31 +61,11 @@ class Vectors {
   Aligned<BFloat16> values_;
 };
 
-template <int kStep>
-inline void ExchangeBits(__m512i (&rows)[kTileRows]) {
-  alignas(64) int low[kTileLanes], high[kTileLanes];
-  for (int i = 0; i < kTileLanes; ++i) {
-    const int other = i & kStep ? kTileLanes : 0;  // the second operand
-    low[i] = other + (i & ~kStep);
-    high[i] = other + (i | kStep);
-  }
-  const __m512i first = _mm512_load_si512(low), second = _mm512_load_si512(high);
-  for (int i = 0; i < kTileRows; ++i) {
-    if (i & kStep) continue;
-    const __m512i a = rows[i], b = rows[i + kStep];
-    rows[i] = _mm512_permutex2var_epi32(a, first, b);
-    rows[i + kStep] = _mm512_permutex2var_epi32(a, second, b);
-  }
-}
-
 // to[k][n] = from[n][k] for the 16 x 16 pairs of elements of a tile.
 inline void TransposePairs(const BFloat16* from, int64_t stride, BFloat16* to) {
   __m512i rows[kTileRows];
   for (int i = 0; i < kTileRows; ++i) rows[i] = _mm512_load_si512(from + i * stride);
-  ExchangeBits<1>(rows);
-  ExchangeBits<2>(rows);
-  ExchangeBits<4>(rows);
-  ExchangeBits<8>(rows);
+  ExchangeRowsAndColumns(rows);
   for (int i = 0; i < kTileRows; ++i) _mm512_store_si512(to + i * kTileElements, rows[i]);
 }
 

@@ -51,6 +51,32 @@ class Tiles {
   alignas(64) Configuration before_;
 };
 
+// Exchanges the rows and columns that differ in a bit of their numbers.
+template <int kStep>
+inline void ExchangeBits(__m512i (&rows)[kTileRows]) {
+  alignas(64) int low[kTileLanes], high[kTileLanes];
+  for (int i = 0; i < kTileLanes; ++i) {
+    const int other = i & kStep ? kTileLanes : 0;  // the second operand
+    low[i] = other + (i & ~kStep);
+    high[i] = other + (i | kStep);
+  }
+  const __m512i first = _mm512_load_si512(low), second = _mm512_load_si512(high);
+  for (int i = 0; i < kTileRows; ++i) {
+    if (i & kStep) continue;
+    const __m512i a = rows[i], b = rows[i + kStep];
+    rows[i] = _mm512_permutex2var_epi32(a, first, b);
+    rows[i + kStep] = _mm512_permutex2var_epi32(a, second, b);
+  }
+}
+
+// Transposes the 16 x 16 lanes of a tile.
+inline void ExchangeRowsAndColumns(__m512i (&rows)[kTileRows]) {
+  ExchangeBits<1>(rows);
+  ExchangeBits<2>(rows);
+  ExchangeBits<4>(rows);
+  ExchangeBits<8>(rows);
+}
+
 }  // namespace dlrm
 
 #endif

@@ -62,7 +62,7 @@ class BatchNorm:
 
         @tf.custom_gradient
         def layer(inputs, kernel, gamma, beta):
-            products = cut(whole(joined), count) if len(joined := products_of(inputs, kernel, self._slices)) < count else joined
+            products = cut(whole(joined), count) if len(joined := products_of(inputs, kernel, weights, native, self._slices)) < count else joined
             mean, inverse = self._moments(products, of_samples, weights.epsilon, name, passes)
             by_deviation = tf.cast(gamma, tf.float64) * inverse  # gamma / sqrt(variance + epsilon)
             outputs = passes.outputs(products, _float32(mean, by_deviation, tf.cast(beta, tf.float64)))
@@ -73,7 +73,7 @@ class BatchNorm:
                 of_all = tf.cast(self._over_workers(sums, f"batch_norm/{name}/gradient"), tf.float64) / self._count
                 factors = _float32(mean, by_deviation, -by_deviation * of_all[1] * inverse, -by_deviation * of_all[0])
                 before = [passes.gradient(*part, factors) for part in rows]
-                by_inputs, by_kernel = product_gradients(inputs, before, kernel, weights.transposed, native, self._slices)
+                by_inputs, by_kernel = product_gradients(inputs, before, kernel, weights, native, self._slices)
                 return by_inputs, by_kernel, sums[1], sums[0]
 
             return outputs, gradient
@@ -160,18 +160,18 @@ class _Plain:
         return tf.where(of_samples[:, tf.newaxis] > 0, tf.cast(masked, tf.float32), 0.0)
 
 
-def with_norm(layer: keras.layers.Dense, norm: keras.layers.BatchNormalization) -> LayerWeights:
+def with_norm(layer: keras.layers.Dense, norm: keras.layers.BatchNormalization, native: NativeOperations | None = None) -> LayerWeights:
     """Return the current weights of a layer that is normalised by the batch's statistics, as training computes it."""
     gamma, beta = (tf.convert_to_tensor(weight.value) for weight in (norm.gamma, norm.beta))
-    return prepared(layer.kernel.value, beta, layer.compute_dtype, gamma, norm.epsilon)
+    return prepared(layer.kernel.value, beta, layer.compute_dtype, gamma, norm.epsilon, native)
 
 
-def folded(layer: keras.layers.Dense, norm: keras.layers.BatchNormalization) -> LayerWeights:
+def folded(layer: keras.layers.Dense, norm: keras.layers.BatchNormalization, native: NativeOperations | None = None) -> LayerWeights:
     """Return the weights of the plain layer that gives the same outputs as one normalised by the moving statistics, for scoring."""
     gamma, beta, mean, variance = (tf.cast(weight.value, tf.float64) for weight in (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance))
     scale = gamma / tf.sqrt(variance + norm.epsilon)
     kernel = tf.cast(layer.kernel.value, tf.float32) * tf.cast(scale, tf.float32)
-    return prepared(kernel, tf.cast(beta - mean * scale, tf.float32), layer.compute_dtype)
+    return prepared(kernel, tf.cast(beta - mean * scale, tf.float32), layer.compute_dtype, native=native)
 
 
 def follow(norms: Mapping[str, keras.layers.BatchNormalization], found: Mapping[str, Moments], num_samples: tf.Tensor) -> None:

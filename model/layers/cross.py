@@ -131,10 +131,10 @@ def _crossed(first: tf.Tensor, layers: Sequence[Sequence[LayerWeights]], native:
     def crossed(first, biases, *kernels):
         kernels = [kernels[i : i + len(layers[0])] for i in range(0, len(kernels), len(layers[0]))]
         last, chains = first, []  # of each layer: what its products read, then their result
-        for bias, of_layer in zip(biases, kernels, strict=True):
+        for layer, bias, of_layer in zip(layers, biases, kernels, strict=True):
             chain = [last]
-            for kernel in of_layer:
-                chain.append(whole(products_of(chain[-1], kernel, slices)))
+            for part, kernel in zip(layer, of_layer, strict=True):
+                chain.append(whole(products_of(chain[-1], kernel, part, native, slices)))
             chains.append(chain)
             last = native.cross.outputs(first, chain[-1], bias, last)
 
@@ -149,7 +149,7 @@ def _crossed(first: tf.Tensor, layers: Sequence[Sequence[LayerWeights]], native:
                 by_last, upstreams, by_first, by_bias = (list(values) for values in zip(*found, strict=True))
                 by_biases.insert(0, summed(by_bias, native))
                 for part, kernel, inputs in reversed(list(zip(layers[number], kernels[number], chain[:-1], strict=True))):
-                    by_inputs, by_kernel = product_gradients(inputs, upstreams, kernel, part.transposed, native, slices)
+                    by_inputs, by_kernel = product_gradients(inputs, upstreams, kernel, part, native, slices)
                     by_kernels.insert(0, by_kernel)
                     upstreams = cut(by_inputs, slices or 1)
                 above, by_first = [whole(by_last), by_inputs], [whole(by_first)]

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from model.native import NativeOperations, narrowed
-from model.native_layers import Mask
+from model.native_layers import Mask, PackedKernel
 from model.ordered_sums import is_small, summed
 
 
@@ -31,9 +31,10 @@ class LayerWeights(NamedTuple):
 
     kernel: tf.Tensor  # [in, out] in the compute dtype
     bias: tf.Tensor | None  # [out] float32; with batch normalisation, its beta
-    transposed: tf.Tensor | None  # [out, in], the transposed kernel if it is float32, else None
+    transposed: tf.Tensor | None  # [out, in], the transposed kernel where products with it need a copy, else None
     gamma: tf.Tensor | None = None  # [out] float32, of the batch normalisation that follows; None without it
     epsilon: float = 0.0  # of the batch normalisation
+    packed: PackedKernel | None = None  # the kernel for the processor's matrix tiles; None where TensorFlow computes the products
 
     @property
     def trained(self) -> tuple[tf.Tensor, ...]:
@@ -56,8 +57,11 @@ def prepared(
     native: NativeOperations | None = None,
 ) -> LayerWeights:
     """Return weights as a step uses them, the kernel in the compute dtype; `native` casts it faster to 16 bits than TensorFlow."""
+    by_tiles = native is not None and native.products is not None and dtype != "float16"
+    packed = native.products.packed(kernel, dtype) if by_tiles else None
     kernel = tf.cast(kernel, dtype) if native is None or dtype == "float32" else narrowed(native, kernel, dtype)
-    return LayerWeights(kernel, bias, tf.transpose(kernel) if kernel.dtype == tf.float32 else None, gamma, epsilon)
+    transposed = tf.transpose(kernel) if kernel.dtype == tf.float32 and not by_tiles else None
+    return LayerWeights(kernel, bias, transposed, gamma, epsilon, packed)
 
 
 def dense(
@@ -65,10 +69,11 @@ def dense(
 ) -> tf.Tensor:
     """Compute a dense layer, `[b, in] -> [b, out]`; outputs and gradients are bit-identical for any number of threads.
 
-    Gradients: with respect to the inputs, in the compute dtype; to the kernel, in the compute dtype or, with `slices`, in float32; to the bias, in
-    float32. In float32 the gradient with respect to the inputs is a product with a transposed copy of the kernel. Where oneDNN transposes by itself,
-    it splits the sum over `out` between threads as soon as `out` is above 512 or so (seen with 1, 2, 4 and 8 threads): workers that share a machine's
-    cores would get other last bits than a single worker that has them all. In 16 bits it does not, and is faster than with a copy.
+    Gradients: with respect to the inputs, in the compute dtype; to the kernel, in the compute dtype or, with `slices` or matrix tiles, in float32; to
+    the bias, in float32. Without matrix tiles, the gradient in float32 with respect to the inputs is a product with a transposed copy of
+    the kernel. Where oneDNN transposes by itself, it splits the sum over `out` between threads as soon as `out` is above 512 or so (seen with 1, 2, 4
+    and 8 threads): workers that share a machine's cores would get other last bits than a single worker that has them all. In 16 bits it does not, and
+    is faster than with a copy.
 
     Args:
         inputs: `[b, in]`.
@@ -82,13 +87,16 @@ def dense(
 
     @tf.custom_gradient
     def layer(inputs, kernel, *biases):
-        products = whole(products_of(inputs, kernel, slices))
-        outputs = _activated(products, *biases, relu, native, mask) if biases else products
+        if weights.packed is not None and biases and mask is None:
+            outputs = native.products.product(inputs, weights.packed.forward, kernel.shape[1], *biases, relu)
+        else:
+            products = whole(products_of(inputs, kernel, weights, native, slices))
+            outputs = _activated(products, *biases, relu, native, mask) if biases else products
 
         def gradient(upstream):
             scale = mask.scale if mask else 1.0
             masked, by_bias = _before_activation(upstream, outputs, relu, native, slices or 1, scale) if biases else (cut(upstream, slices or 1), [])
-            by_inputs, by_kernel = product_gradients(inputs, masked, kernel, weights.transposed, native, slices)
+            by_inputs, by_kernel = product_gradients(inputs, masked, kernel, weights, native, slices)
             return by_inputs, by_kernel, *([summed(by_bias, native)] if biases else [])
 
         return outputs, gradient
@@ -96,8 +104,18 @@ def dense(
     return layer(inputs, *weights.trained)
 
 
-def products_of(inputs: tf.Tensor, kernel: tf.Tensor, slices: int | None, transpose: bool = False) -> list[tf.Tensor]:
+def products_of(inputs: tf.Tensor, kernel: tf.Tensor, weights: LayerWeights, native: NativeOperations | None, slices: int | None) -> list[tf.Tensor]:
     """Multiply inputs by the kernel, `[b, in] -> [b, out]`; return the product in consecutive parts of equal size.
+
+    By matrix tiles a sample's bits do not depend on the other samples.
+    """
+    if weights.packed is not None:
+        return [native.products.product(inputs, weights.packed.forward, kernel.shape[1])]
+    return _products(inputs, kernel, slices)
+
+
+def _products(inputs: tf.Tensor, kernel: tf.Tensor, slices: int | None, transpose: bool = False) -> list[tf.Tensor]:
+    """Multiply by TensorFlow.
 
     oneDNN splits the sum over `in` depending on the number of rows, too (in float32 with 1024 columns, from 128 rows on), so each slice is a product
     of its own. Small ones are computed as one batch of products, which takes two thirds of the time of eight single ones; a product's bits depend
@@ -116,7 +134,7 @@ def product_gradients(
     inputs: tf.Tensor,
     upstream: list[tf.Tensor],
     kernel: tf.Tensor,
-    transposed: tf.Tensor | None,
+    weights: LayerWeights,
     native: NativeOperations | None,
     slices: int | None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -124,7 +142,14 @@ def product_gradients(
 
     `upstream` holds the gradient with respect to the product slice by slice.
     """
-    by_inputs = whole(products_of(whole(upstream), kernel if transposed is None else transposed, slices, transpose=transposed is None))
+    joined, packed = whole(upstream), weights.packed
+    if packed is not None:
+        by_inputs = native.products.product(joined, packed.backward, kernel.shape[0])
+        if slices is None or is_small(joined.shape[0] // slices):
+            return by_inputs, native.products.by_kernel(inputs, joined, slices or 1)
+        return by_inputs, summed([native.products.by_kernel(x, y) for x, y in zip(cut(inputs, slices), upstream, strict=True)], native)
+    transposed = weights.transposed
+    by_inputs = whole(_products(joined, kernel if transposed is None else transposed, slices, transpose=transposed is None))
     by_kernel = [tf.matmul(x, y, transpose_a=True) for x, y in zip(cut(inputs, len(upstream)), upstream, strict=True)]
     return by_inputs, by_kernel[0] if slices is None else summed(by_kernel, native)
 

@@ -113,7 +113,8 @@ class Mlp(keras.layers.Layer):
         """Return the current weights of every layer; for `scoring`, with the moving statistics of batch normalisation folded into them."""
         normalised = folded if scoring else with_norm
         return [
-            weights_of(layer, self._native) if norm is None else normalised(layer, norm) for layer, norm in zip(self.stack, self.norms, strict=True)
+            weights_of(layer, self._native) if norm is None else normalised(layer, norm, self._native)
+            for layer, norm in zip(self.stack, self.norms, strict=True)
         ]
 
     def dense_weights(self) -> dict[str, keras.Variable]:

@@ -70,6 +70,7 @@ void TestDense();
 void TestBatchNorm();
 void TestColumns();
 void TestInteraction();
+void TestProducts();
 void TestFieldsAndGates();
 void TestCrossLayers();
 void TestScorer();

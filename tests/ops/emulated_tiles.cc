@@ -30,12 +30,15 @@ float Element(float pair, int which) {
   return pair;
 }
 
+// Sums the products of the first and of the second numbers of the pairs apart, as the instruction does, then adds both sums.
 void MultiplyPairs(int sums, int left, int right) {
   for (int i = 0; i < kRows; ++i) {
-    for (int k = 0; k < kLanes; ++k) {
-      for (int j = 0; j < kLanes; ++j) {
-        for (int which = 0; which < 2; ++which) tiles[sums][i][j] += Element(tiles[left][i][k], which) * Element(tiles[right][k][j], which);
+    for (int j = 0; j < kLanes; ++j) {
+      float both[2] = {};
+      for (int k = 0; k < kLanes; ++k) {
+        for (int which = 0; which < 2; ++which) both[which] += Element(tiles[left][i][k], which) * Element(tiles[right][k][j], which);
       }
+      tiles[sums][i][j] += both[0] + both[1];
     }
   }
 }
@@ -46,11 +49,13 @@ void MultiplyPairs(int sums, int left, int right) {
 #undef _tile_zero
 #undef _tile_loadd
 #undef _tile_stored
+#undef _tile_stream_loadd
 #undef _tile_dpbf16ps
 #undef _tile_storeconfig
 #undef _tile_loadconfig
 #define _tile_zero(tile) ::emulated::Zero(tile)
 #define _tile_loadd(tile, from, stride) ::emulated::Load(tile, from, stride)
+#define _tile_stream_loadd(tile, from, stride) ::emulated::Load(tile, from, stride)
 #define _tile_stored(tile, to, stride) ::emulated::StoreTile(tile, to, stride)
 #define _tile_dpbf16ps(sums, left, right) ::emulated::MultiplyPairs(sums, left, right)
 #define _tile_storeconfig(to) std::memset(to, 0, 64)
@@ -60,6 +65,7 @@ void MultiplyPairs(int sums, int left, int right) {
 #endif
 #define dlrm dlrm_by_emulated_tiles  // a second copy of the code, apart from the library's own
 #include "interaction_amx.cc"
+#include "products.cc"
 
 namespace emulated {
 
@@ -79,6 +85,37 @@ void InteractGradient(int64_t samples, int vectors, int width, const uint16_t* b
                                 dlrm::kCallingThread);
 }
 
+namespace {
+
+template <class T>
+void MultiplyBy(int64_t rows, int64_t depth, int64_t columns, const void* x, const float* matrix, bool transposed, const float* bias, bool relu, void* y) {
+  struct alignas(64) Line {
+    char bytes[64];
+  };
+  std::vector<Line> packed(dlrm::PackedSize<T>(depth, columns) * sizeof(dlrm::BFloat16) / sizeof(Line));
+  auto* of_matrix = reinterpret_cast<dlrm::BFloat16*>(packed.data());
+  dlrm::Pack<T>(depth, columns, matrix, transposed, of_matrix, dlrm::kCallingThread);
+  dlrm::Multiply<T>({rows, depth, columns, static_cast<const T*>(x), of_matrix, bias, relu, static_cast<T*>(y)}, dlrm::kCallingThread);
+}
+
+template <class T>
+void Sum(int64_t slices, int64_t samples, int64_t inputs, int64_t outputs, const void* x, const void* upstream, float* gradient) {
+  dlrm::SumProducts<T>({slices, samples, inputs, outputs, static_cast<const T*>(x), static_cast<const T*>(upstream), gradient}, dlrm::kCallingThread);
+}
+
+}  // namespace
+
+void Multiply(bool float32, int64_t rows, int64_t depth, int64_t columns, const void* x, const float* matrix, bool transposed, const float* bias,
+              bool relu, void* y) {
+  const auto multiply = float32 ? MultiplyBy<float> : MultiplyBy<dlrm::BFloat16>;
+  multiply(rows, depth, columns, x, matrix, transposed, bias, relu, y);
+}
+
+void SumProducts(bool float32, int64_t slices, int64_t samples, int64_t inputs, int64_t outputs, const void* x, const void* upstream, float* gradient) {
+  const auto sum = float32 ? Sum<float> : Sum<dlrm::BFloat16>;
+  sum(slices, samples, inputs, outputs, x, upstream, gradient);
+}
+
 }  // namespace emulated
 
 #else
@@ -88,6 +125,8 @@ namespace emulated {
 bool HasTiles() { return false; }
 void Interact(int64_t, int, int, const uint16_t*, const uint16_t*, uint16_t*) {}
 void InteractGradient(int64_t, int, int, const uint16_t*, const uint16_t*, const uint16_t*, uint16_t*, uint16_t*) {}
+void Multiply(bool, int64_t, int64_t, int64_t, const void*, const float*, bool, const float*, bool, void*) {}
+void SumProducts(bool, int64_t, int64_t, int64_t, int64_t, const void*, const void*, float*) {}
 
 }  // namespace emulated
 

@@ -1,4 +1,4 @@
-// The interaction's code for matrix tiles (Intel AMX) with emulated tile instructions: for processors without them, and for sanitizers, which do
+// The code of the interaction and of the dense layers' products for matrix tiles (Intel AMX), with emulated tile instructions: for processors without them, and for sanitizers, which do
 // not see the memory accesses of the real instructions.
 #ifndef DLRM_TESTS_OPS_EMULATED_TILES_H_
 #define DLRM_TESTS_OPS_EMULATED_TILES_H_
@@ -14,6 +14,11 @@ bool HasTiles();
 void Interact(int64_t samples, int vectors, int width, const uint16_t* bottom, const uint16_t* embeddings, uint16_t* out);
 void InteractGradient(int64_t samples, int vectors, int width, const uint16_t* bottom, const uint16_t* embeddings, const uint16_t* upstream,
                       uint16_t* bottom_gradient, uint16_t* embeddings_gradient);
+
+// Pack and Multiply, and SumProducts, of products.h with emulated tiles, for float32 or bfloat16 numbers.
+void Multiply(bool float32, int64_t rows, int64_t depth, int64_t columns, const void* x, const float* matrix, bool transposed, const float* bias,
+              bool relu, void* y);
+void SumProducts(bool float32, int64_t slices, int64_t samples, int64_t inputs, int64_t outputs, const void* x, const void* upstream, float* gradient);
 
 }  // namespace emulated
 

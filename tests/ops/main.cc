@@ -7,6 +7,7 @@ int main() {
   TestBatchNorm();
   TestColumns();
   TestInteraction();
+  TestProducts();
   TestFieldsAndGates();
   TestCrossLayers();
   TestScorer();
