@@ -96,7 +96,7 @@ class NativeOperations:
         norm: the passes of batch normalisation.
         vectors: the passes over the vectors of factorisation machines and of FinalMLP.
         cross: the passes of cross layers.
-        products: the products of dense layers by matrix tiles; None without tiles.
+        products: the products of dense layers by matrix tiles; only where there are tiles.
         tiles: whether the processor's matrix tiles (Intel AMX) are used; False where there are none.
         key: identifies the compiled operations; equal keys give equal bits.
     """
@@ -105,11 +105,10 @@ class NativeOperations:
         import tensorflow as tf
 
         self._library = tf.load_op_library(str(path))
-        self.norm, self.vectors, self.cross, products = _of_layers(self._library)
+        self.norm, self.vectors, self.cross, self.products = _of_layers(self._library)
         symbols = ctypes.CDLL(str(path))
         symbols.dlrm_compiler.restype = ctypes.c_char_p
         self.tiles = tiles and bool(symbols.dlrm_has_tiles())
-        self.products = products if self.tiles else None
         key = f"C++ operations {path.stem.rpartition('-')[2]} by {symbols.dlrm_compiler().decode()}"
         self.key = f"{key} with AMX" if self.tiles else key
 
@@ -230,12 +229,12 @@ class NativeOperations:
 
         return self._library.dlrm_bias_relu_dropout(products=products, bias=bias, place=tf.stack([mask.step, mask.first]), **mask.attributes())
 
-    def relu_gradient(self, upstream, outputs, scale: float = 1.0):
+    def relu_gradient(self, upstream, outputs, scale: float = 1.0, slices: int = 1):
         """Return the gradients of `relu(x + bias)` with respect to x, `[b, out]` like `upstream`, and to the bias, `[out]` float32.
 
-        `outputs` are the outputs of the layer. With the scale of a mask, return the gradients of `bias_relu_dropout`.
+        `outputs` are the layer's outputs. With a mask's scale, these are the gradients of `bias_relu_dropout`. The bias's are summed by slices.
         """
-        return self._library.dlrm_relu_gradient(upstream=upstream, outputs=outputs, scale=scale)
+        return self._library.dlrm_relu_gradient(upstream=upstream, outputs=outputs, scale=scale, slices=slices)
 
     def sum_in_pairs(self, parts: Sequence):
         """Sum tensors of equal shape, in float32 and in the order of `ordered_sums.pairwise_sum`."""

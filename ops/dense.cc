@@ -142,24 +142,32 @@ void DropRow(int64_t columns, const Dropout& dropout, int64_t row, T* y) {
 }
 
 template <class T>
-void ReluGradient(int64_t rows, int64_t columns, const T* upstream, const T* y, float scale, T* gradient, float* bias_gradient,
+void ReluGradient(int64_t slices, int64_t rows, int64_t columns, const T* upstream, const T* y, float scale, T* gradient, float* bias_gradient,
                   const Threads& threads) {
   const float factor = Rounded<T>(scale);
-  const int64_t tasks = (rows + kRowsPerTask - 1) / kRowsPerTask;
-  std::vector<float> sums(tasks * columns);
-  ForRows(rows, columns, threads, [&](int64_t first, int64_t last) {
-    float* sum = sums.data() + first / kRowsPerTask * columns;
-    for (int64_t row = first; row < last; ++row) {
+  const int64_t of_slice = rows / slices, tasks = TasksOf(of_slice);
+  std::vector<float> sums(std::max<int64_t>(slices * tasks, 1) * columns);
+  const Threads& used = rows * columns <= kAlone ? kCallingThread : threads;
+  used.run(slices * tasks, [&](int64_t task) {
+    const FlushDenormals flush;
+    const int64_t start = task / tasks * of_slice, first = task % tasks * kRowsPerTask;
+    for (int64_t row = start + first; row < start + std::min(first + kRowsPerTask, of_slice); ++row) {
       const T *from = upstream + row * columns, *outputs = y + row * columns;
       T* to = gradient + row * columns;
       if (scale != 1) ScaleKept(columns, from, outputs, factor, to);
-      AddRow(columns, scale != 1 ? to : from, outputs, to, sum);
+      AddRow(columns, scale != 1 ? to : from, outputs, to, sums.data() + task * columns);
     }
   });
-  std::fill(bias_gradient, bias_gradient + columns, 0.0f);
-  for (int64_t task = 0; task < tasks; ++task) {
-    for (int64_t i = 0; i < columns; ++i) bias_gradient[i] += sums[task * columns + i];
+  const auto add = [&](int64_t to, int64_t from) {
+    for (int64_t i = 0; i < columns; ++i) sums[to * columns + i] += sums[from * columns + i];
+  };
+  for (int64_t task = 0; task < slices * tasks; ++task) {
+    if (task % tasks) add(task - task % tasks, task);
   }
+  for (int64_t step = 1; step < slices; step *= 2) {
+    for (int64_t slice = 0; slice + step < slices; slice += 2 * step) add(slice * tasks, (slice + step) * tasks);
+  }
+  std::copy(sums.begin(), sums.begin() + columns, bias_gradient);
 }
 
 template <class T>
@@ -199,7 +207,7 @@ void SumInPairs(int64_t size, const std::vector<const T*>& parts, float* out, co
   template void BiasRelu<T>(int64_t, int64_t, const T*, const float*, T*, const Threads&);                            \
   template void BiasReluDropout<T>(int64_t, int64_t, const T*, const float*, const Dropout&, T*, const Threads&);     \
   template void DropRow<T>(int64_t, const Dropout&, int64_t, T*);                                                     \
-  template void ReluGradient<T>(int64_t, int64_t, const T*, const T*, float, T*, float*, const Threads&);             \
+  template void ReluGradient<T>(int64_t, int64_t, int64_t, const T*, const T*, float, T*, float*, const Threads&);    \
   template void NarrowAll<T>(int64_t, const float*, T*, const Threads&);                                              \
   template void SumInPairs<T>(int64_t, const std::vector<const T*>&, float*, const Threads&)
 INSTANTIATE(float);

@@ -33,10 +33,11 @@ template <class T>
 void DropRow(int64_t columns, const Dropout& dropout, int64_t row, T* y);
 
 // Computes the gradients of y = relu(x + bias), given y and upstream, the gradient of y, of shape [rows, columns]: gradient = upstream where y > 0,
-// else 0; bias_gradient [columns] is its sum over the rows. `gradient` may be `upstream`. With a scale other than 1, computes the gradients of
-// `BiasReluDropout`.
+// else 0; bias_gradient [columns] is its sum over the rows: of each of the equal slices of the rows, then of the slices by the balanced tree. `gradient`
+// may be `upstream`. With a scale other than 1, computes the gradients of `BiasReluDropout`.
 template <class T>
-void ReluGradient(int64_t rows, int64_t columns, const T* upstream, const T* y, float scale, T* gradient, float* bias_gradient, const Threads& threads);
+void ReluGradient(int64_t slices, int64_t rows, int64_t columns, const T* upstream, const T* y, float scale, T* gradient, float* bias_gradient,
+                  const Threads& threads);
 
 // out[i] = x[i], rounded to T.
 template <class T>

@@ -103,6 +103,7 @@ REGISTER_OP("DlrmReluGradient")
     .Output("gradient: T")
     .Output("bias_gradient: float")
     .Attr("scale: float = 1")
+    .Attr("slices: int >= 1 = 1")
     .Attr("T: {float, bfloat16, half}")
     .SetShapeFn([](InferenceContext* context) -> absl::Status {
       ShapeHandle shape;
@@ -118,31 +119,36 @@ The gradients of relu(x + bias) with respect to x and to the bias.
 upstream: [b, out].
 outputs: the layer's outputs, [b, out].
 gradient: upstream times the scale where the output is positive, else 0.
-bias_gradient: [out], the sum of `gradient` over the samples.
+bias_gradient: [out], the sum of `gradient` over the samples: of each slice, then of the slices in pairs.
 scale: the dropout's factor of the units that are kept.
+slices: the number of equal slices of the samples.
 )doc");
 
 template <class T>
 class ReluGradientOp : public OpKernel {
  public:
-  explicit ReluGradientOp(OpKernelConstruction* context) : OpKernel(context) { OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_)); }
+  explicit ReluGradientOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
+    OP_REQUIRES_OK(context, context->GetAttr("slices", &slices_));
+  }
 
   void Compute(OpKernelContext* context) override {
     const Tensor &upstream = context->input(0), &outputs = context->input(1);
-    OP_REQUIRES(context, upstream.dims() == 2 && upstream.shape() == outputs.shape(),
-                InvalidArgumentError(
-                    StrCat("expected [b, out] twice, received ", upstream.shape().DebugString(), " and ", outputs.shape().DebugString())));
+    OP_REQUIRES(context, upstream.dims() == 2 && upstream.shape() == outputs.shape() && upstream.dim_size(0) % slices_ == 0,
+                InvalidArgumentError(StrCat("expected [b, out] twice, in ", slices_, " equal slices, received ", upstream.shape().DebugString(), " and ",
+                                            outputs.shape().DebugString())));
     Tensor *gradient, *bias_gradient;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, upstream.shape(), &gradient));
     OP_REQUIRES_OK(context, context->allocate_output(1, {upstream.dim_size(1)}, &bias_gradient));
     Guarded(context, [&](const Threads& threads) {
-      ReluGradient(upstream.dim_size(0), upstream.dim_size(1), Elements<T>(upstream), Elements<T>(outputs), scale_, Elements<T>(gradient),
+      ReluGradient(slices_, upstream.dim_size(0), upstream.dim_size(1), Elements<T>(upstream), Elements<T>(outputs), scale_, Elements<T>(gradient),
                    bias_gradient->flat<float>().data(), threads);
     });
   }
 
  private:
   float scale_;
+  int64_t slices_;
 };
 
 DLRM_REGISTER_KERNELS("DlrmReluGradient", ReluGradientOp);

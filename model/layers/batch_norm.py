@@ -73,7 +73,7 @@ class BatchNorm:
                 of_all = tf.cast(self._over_workers(sums, f"batch_norm/{name}/gradient"), tf.float64) / self._count
                 factors = _float32(mean, by_deviation, -by_deviation * of_all[1] * inverse, -by_deviation * of_all[0])
                 before = [passes.gradient(*part, factors) for part in rows]
-                by_inputs, by_kernel = product_gradients(inputs, before, kernel, weights, native, self._slices)
+                by_inputs, by_kernel = product_gradients(inputs, whole(before), kernel, weights, native, self._slices)
                 return by_inputs, by_kernel, sums[1], sums[0]
 
             return outputs, gradient

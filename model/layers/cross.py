@@ -146,13 +146,13 @@ def _crossed(first: tf.Tensor, layers: Sequence[Sequence[LayerWeights]], native:
                     native.cross.gradients(x, products, biases[number], others[:count], others[count:], number == 0)
                     for x, products, *others in zip(*(cut(values, slices or 1) for values in (first, chain[-1], *above, *by_first)), strict=True)
                 ]
-                by_last, upstreams, by_first, by_bias = (list(values) for values in zip(*found, strict=True))
+                by_last, by_products, by_first, by_bias = (list(values) for values in zip(*found, strict=True))
+                upstream = whole(by_products)
                 by_biases.insert(0, summed(by_bias, native))
                 for part, kernel, inputs in reversed(list(zip(layers[number], kernels[number], chain[:-1], strict=True))):
-                    by_inputs, by_kernel = product_gradients(inputs, upstreams, kernel, part, native, slices)
+                    upstream, by_kernel = product_gradients(inputs, upstream, kernel, part, native, slices)
                     by_kernels.insert(0, by_kernel)
-                    upstreams = cut(by_inputs, slices or 1)
-                above, by_first = [whole(by_last), by_inputs], [whole(by_first)]
+                above, by_first = [whole(by_last), upstream], [whole(by_first)]
             return by_first[0] + above[1], by_biases, *by_kernels
 
         return last, gradient

@@ -57,7 +57,7 @@ def prepared(
     native: NativeOperations | None = None,
 ) -> LayerWeights:
     """Return weights as a step uses them, the kernel in the compute dtype; `native` casts it faster to 16 bits than TensorFlow."""
-    by_tiles = native is not None and native.products is not None and dtype != "float16"
+    by_tiles = native is not None and native.tiles and dtype != "float16"
     packed = native.products.packed(kernel, dtype) if by_tiles else None
     kernel = tf.cast(kernel, dtype) if native is None or dtype == "float32" else narrowed(native, kernel, dtype)
     transposed = tf.transpose(kernel) if kernel.dtype == tf.float32 and not by_tiles else None
@@ -95,9 +95,9 @@ def dense(
 
         def gradient(upstream):
             scale = mask.scale if mask else 1.0
-            masked, by_bias = _before_activation(upstream, outputs, relu, native, slices or 1, scale) if biases else (cut(upstream, slices or 1), [])
+            masked, by_bias = _before_activation(upstream, outputs, relu, native, slices or 1, scale) if biases else (upstream, None)
             by_inputs, by_kernel = product_gradients(inputs, masked, kernel, weights, native, slices)
-            return by_inputs, by_kernel, *([summed(by_bias, native)] if biases else [])
+            return by_inputs, by_kernel, *([by_bias] if biases else [])
 
         return outputs, gradient
 
@@ -131,26 +131,23 @@ def _products(inputs: tf.Tensor, kernel: tf.Tensor, slices: int | None, transpos
 
 
 def product_gradients(
-    inputs: tf.Tensor,
-    upstream: list[tf.Tensor],
-    kernel: tf.Tensor,
-    weights: LayerWeights,
-    native: NativeOperations | None,
-    slices: int | None,
+    inputs: tf.Tensor, upstream: tf.Tensor, kernel: tf.Tensor, weights: LayerWeights, native: NativeOperations | None, slices: int | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the gradients of a product with respect to its inputs, `[b, in]`, and to the kernel; arguments and dtypes as in `dense`.
 
-    `upstream` holds the gradient with respect to the product slice by slice.
+    `upstream` is the gradient with respect to the product, `[b, out]`.
     """
-    joined, packed = whole(upstream), weights.packed
+    packed, count = weights.packed, slices or 1
+    by_slice = list(zip(cut(inputs, count), cut(upstream, count), strict=True))
     if packed is not None:
-        by_inputs = native.products.product(joined, packed.backward, kernel.shape[0])
-        if slices is None or is_small(joined.shape[0] // slices):
-            return by_inputs, native.products.by_kernel(inputs, joined, slices or 1)
-        return by_inputs, summed([native.products.by_kernel(x, y) for x, y in zip(cut(inputs, slices), upstream, strict=True)], native)
+        by_inputs = native.products.product(upstream, packed.backward, kernel.shape[0])
+        if is_small(inputs.shape[0] // count):
+            return by_inputs, native.products.by_kernel(inputs, upstream, count)
+        by_kernel = [native.products.by_kernel(*part) for part in by_slice]
+        return by_inputs, by_kernel[0] if slices is None else summed(by_kernel, native)
     transposed = weights.transposed
-    by_inputs = whole(_products(joined, kernel if transposed is None else transposed, slices, transpose=transposed is None))
-    by_kernel = [tf.matmul(x, y, transpose_a=True) for x, y in zip(cut(inputs, len(upstream)), upstream, strict=True)]
+    by_inputs = whole(_products(upstream, kernel if transposed is None else transposed, slices, transpose=transposed is None))
+    by_kernel = [tf.matmul(x, y, transpose_a=True) for x, y in by_slice]
     return by_inputs, by_kernel[0] if slices is None else summed(by_kernel, native)
 
 
@@ -165,15 +162,12 @@ def _activated(products: tf.Tensor, bias: tf.Tensor, relu: bool, native: NativeO
 
 def _before_activation(
     upstream: tf.Tensor, outputs: tf.Tensor, relu: bool, native: NativeOperations | None, slices: int, scale: float
-) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Return, slice by slice, the gradients with respect to the activation's input and, in float32, with respect to the bias."""
-    parts = cut(upstream, slices)
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the gradients with respect to the activation's input and, in float32, with respect to the bias."""
     if relu and native is not None:
-        pairs = [native.relu_gradient(part, y, scale) for part, y in zip(parts, cut(outputs, slices), strict=True)]
-        return [masked for masked, _ in pairs], [by_bias for _, by_bias in pairs]
-    if relu:
-        parts = cut(tf.raw_ops.ReluGrad(gradients=upstream, features=outputs), slices)
-    return parts, [tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=part), tf.float32) for part in parts]
+        return native.relu_gradient(upstream, outputs, scale, slices)
+    masked = tf.raw_ops.ReluGrad(gradients=upstream, features=outputs) if relu else upstream
+    return masked, summed([tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=part), tf.float32) for part in cut(masked, slices)], native)
 
 
 def cut(values: tf.Tensor, count: int) -> list[tf.Tensor]:

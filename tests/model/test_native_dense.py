@@ -92,6 +92,18 @@ def test_bias_and_relu_and_their_gradient(native, shape, dtype):
     np.testing.assert_allclose(by_bias, kept.sum(axis=0), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize(("slices", "samples"), [(1, 70), (2, 65), (3, 5), (8, 200)])
+def test_the_bias_gradient_of_slices_is_the_sum_of_theirs_in_pairs(native, slices, samples, dtype, scale):
+    upstream, outputs = drawn((slices * samples, 33), dtype, 0), tf.maximum(drawn((slices * samples, 33), dtype, 1), 0)
+    gradient, by_bias = native.relu_gradient(upstream, outputs, scale, slices)
+    parts = zip(tf.split(upstream, slices), tf.split(outputs, slices), strict=True)
+    alone = [native.relu_gradient(*part, scale) for part in parts]
+    np.testing.assert_array_equal(exact(gradient), exact(tf.concat([masked for masked, _ in alone], axis=0)))
+    np.testing.assert_array_equal(by_bias, native.sum_in_pairs([of_slice for _, of_slice in alone]))
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.9])
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("shape", [(1, 1), (7, 5), (65, 33), (129, 700), (1100, 1024)], ids=str)

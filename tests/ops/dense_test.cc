@@ -34,7 +34,7 @@ void TestDropout(int64_t rows, int64_t columns, const std::vector<T>& x, const s
   std::vector<T> dropped(x.size()), gradient(x.size());
   std::vector<float> by_bias(columns);
   dlrm::BiasReluDropout(rows, columns, x.data(), bias.data(), dropout, dropped.data(), kThreeThreads);
-  dlrm::ReluGradient(rows, columns, upstream.data(), dropped.data(), dropout.scale, gradient.data(), by_bias.data(), kThreeThreads);
+  dlrm::ReluGradient(1, rows, columns, upstream.data(), dropped.data(), dropout.scale, gradient.data(), by_bias.data(), kThreeThreads);
   const float scale = dlrm::Widened(Narrowed<T>(1.6f));
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = 0; i < columns; ++i) {
@@ -56,7 +56,7 @@ void TestLayer(int64_t rows, int64_t columns) {
   std::vector<T> y(x.size()), gradient(x.size());
   std::vector<float> by_bias(columns, 7.0f);
   dlrm::BiasRelu(rows, columns, x.data(), bias.data(), y.data(), kThreeThreads);
-  dlrm::ReluGradient(rows, columns, upstream.data(), y.data(), 1, gradient.data(), by_bias.data(), kThreeThreads);
+  dlrm::ReluGradient(1, rows, columns, upstream.data(), y.data(), 1, gradient.data(), by_bias.data(), kThreeThreads);
   std::vector<double> sums(columns);
   for (size_t i = 0; i < x.size(); ++i) {
     const float sum = dlrm::Widened(x[i]) + 0.25f, given = dlrm::Widened(upstream[i]);
