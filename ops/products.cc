@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kBlocksAtOnce = 4;          // blocks of rows for which a panel of the matrix is read once from memory
 constexpr int64_t kPackedAtOnce = 512 << 10;  // elements of packed samples that stay in the second-level cache
+constexpr int64_t kMostPacked = 8 << 20;      // elements of all slices' packed samples that a task keeps, if it can
 constexpr int64_t kSide = 16;                 // panels on each side that a task multiplies
 constexpr int64_t kTasksPerThread = 4;
 
@@ -64,6 +65,7 @@ inline void ZeroSums() {
 
 // sums [kBlock, kBlock].
 inline void LoadSums(const float* sums) {
+  asm volatile("" ::: "memory");  // as in AddSteps
   constexpr int64_t kStride = kBlock * sizeof(float);
   _tile_loadd(0, sums, kStride);
   _tile_loadd(1, sums + kTileLanes, kStride);
@@ -131,7 +133,7 @@ class Results {
   // Computes a block: `add` adds its products to the sums in the tiles, given the work beside its `steps` steps. Other arguments as in Result.
   template <class Add>
   void Next(int64_t steps, const Add& add, int64_t rows, int64_t columns, const float* bias, bool relu, T* y, int64_t stride) {
-    const int64_t at_once = Ceiling(kBlock, steps);
+    const int64_t at_once = Ceiling(kBlock, std::max<int64_t>(steps, 1));
     Result<T>& last = of_last();
     add([&](int64_t step) { last.Write((step + 1) * at_once); });
     last.Write(kBlock);
@@ -264,6 +266,9 @@ void SumProducts(const KernelGradient<T>& of, const Threads& threads) {
   int64_t lefts = Ceiling(left_panels, kSide), rights = Ceiling(right_panels, kSide);
   while (lefts * rights < threads.count && lefts < left_panels) ++lefts;
   while (lefts * rights < threads.count && rights < right_panels) ++rights;
+  const auto packed_by_task = [&] { return (Ceiling(left_panels, lefts) + Ceiling(right_panels, rights)) * all_steps * of.slices * kSize; };
+  while (of.slices > 1 && packed_by_task() > kMostPacked && lefts < left_panels) ++lefts;
+  while (of.slices > 1 && packed_by_task() > kMostPacked && rights < right_panels) ++rights;
   threads.run(lefts * rights, [&](int64_t task) {
     const FlushDenormals flush;
     const Tiles tiles;

@@ -3,7 +3,8 @@
 // float32 numbers are multiplied as the sum of three bfloat16 numbers each, x = x1 + x2 + x3, which is exact: x1 is x rounded, x2 the rest rounded, x3
 // the rest of it. x y is then the sum of the six products x_i y_j with i + j <= 4, added in float32. What is left out is below 2^-24 of |x y|, less than
 // a float32 product's own rounding (Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
-// Computations", arXiv:1904.06376). Infinity becomes NaN; parts of numbers below 2^-126 count as zero.
+// Computations", arXiv:1904.06376). Infinity, and numbers that bfloat16 rounds to it (from 3.39e38 on), become NaN. Parts of numbers and of products
+// below 2^-126 count as zero, so products below 2^-102 are less exact.
 //
 // An output's bits depend on its own row and column only: not on the number of rows, nor on the threads. Call these functions only if HasTiles().
 #ifndef DLRM_OPS_PRODUCTS_H_
@@ -37,7 +38,7 @@ template <class T>
 void Multiply(const Product<T>& product, const Threads& threads);
 
 // gradient [inputs, outputs] = x^T upstream, x [slices * samples, inputs], upstream [slices * samples, outputs]: a sum for each slice over its samples in
-// their order, then the sum of the slices by the balanced tree ((0 + 1) + (2 + 3)) + ...
+// a fixed order, then the sum of the slices by the balanced tree ((0 + 1) + (2 + 3)) + ...
 template <class T>
 struct KernelGradient {
   int64_t slices, samples, inputs, outputs;

@@ -42,7 +42,7 @@ class Bilinear(keras.layers.Layer):
 
     def step_weights(self, scoring: bool = False) -> list[LayerWeights]:
         """Return the current kernels."""
-        return [weights_of(layer, self._native) for layer in self.stack]
+        return [weights_of(layer) for layer in self.stack]  # without the forms for matrix tiles, which `forward` does not use
 
     def dense_weights(self) -> dict[str, keras.Variable]:
         """Return the kernels by name, `bilinear/0/kernel` for instance, in the order of `step_weights`."""

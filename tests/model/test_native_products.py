@@ -92,6 +92,14 @@ def test_the_gradient_of_slices_is_the_sum_of_theirs_in_pairs(native, dtype, sli
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_very_many_slices(native, dtype):
+    """So many that the packed samples of all slices are more than a task keeps."""
+    x, upstream = drawn((600, 300), dtype, 0), drawn((600, 900), dtype, 1)
+    parts = [native.products.by_kernel(*part) for part in zip(tf.split(x, 300), tf.split(upstream, 300), strict=True)]
+    np.testing.assert_array_equal(native.products.by_kernel(x, upstream, 300).numpy(), native.sum_in_pairs(parts).numpy())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_no_samples(native, dtype):
     x, upstream = tf.zeros((0, 5), dtype), tf.zeros((0, 7), dtype)
     packed = native.products.packed(tf.ones((5, 7)), dtype)

@@ -89,6 +89,7 @@ void TestSums(int64_t slices, const Shape& shape, bool by_emulation) {
 
 template <class T>
 void TestAll(bool by_emulation) {
+  TestMultiply<T>({3, 0, 5}, false, true, false, by_emulation);
   for (const Shape& shape : kShapes) {
     for (const bool transposed : {false, true}) {
       for (const bool relu : {false, true}) TestMultiply<T>(shape, transposed, relu || transposed, relu, by_emulation);
