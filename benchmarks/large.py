@@ -144,17 +144,19 @@ def _data(chosen: LargeOptions, work: Path, part: str, most_rows: int | None = N
     return work / "data"
 
 
-def _flags(chosen: LargeOptions, data: Path) -> list[object]:
+def _flags(chosen: LargeOptions, data: Path, flags: tuple[object, ...]) -> list[object]:
+    """Return the flags of all parts, then those given; the learning rate is 1 where none is given."""
     wide = FeatureSpec.from_yaml(data / "feature_spec.yaml").categorical[0].cardinality == chosen.cardinality
     dims = ("--embedding_dim", chosen.embedding_dim, "--bottom_mlp_dims", f"512,256,{chosen.embedding_dim}") if wide else ()
-    return ["--cpu", "--amp", "--dataset_path", data, "--batch_size", chosen.batch_size, "--learning_rate", 1, "--warmup_steps", 0, *dims]
+    rate = () if "--learning_rate" in flags else ("--learning_rate", 1)
+    return ["--cpu", "--amp", "--dataset_path", data, "--batch_size", chosen.batch_size, "--warmup_steps", 0, *rate, *dims, *flags]
 
 
 def _train(chosen: LargeOptions, work: Path, data: Path, name: str, *flags: object, steps: int | None = None) -> dict[str, Any]:
     """Run dlrm.py; return its throughput, the peak of its memory, its seconds, and the rows that it has touched."""
     steps = steps or chosen.steps
     log, warmup = work / f"{name}.log", min(500, steps // 4)
-    words = ["dlrm.py", *_flags(chosen, data), "--max_steps", steps, "--save_checkpoint_path", work / name, *flags]
+    words = ["dlrm.py", *_flags(chosen, data, flags), "--max_steps", steps, "--save_checkpoint_path", work / name]
     command = [sys.executable, *words, "--log_path", log, "--benchmark_warmup_steps", warmup]
     begun = time.perf_counter()
     process = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -178,7 +180,7 @@ def _touched(folder: Path) -> int | None:
 
 
 def _built(chosen: LargeOptions, data: Path, flags: tuple[object, ...]) -> dict[str, float]:
-    return {"build_s": last_answer(MODULE, build=list(map(str, (*_flags(chosen, data), *flags))))}
+    return {"build_s": last_answer(MODULE, build=list(map(str, _flags(chosen, data, flags))))}
 
 
 # In a process of its own --------------------------------------------------------------------------------------------------

@@ -96,19 +96,19 @@ def _importance(
     whole: Scored,
 ) -> Importance:
     count = len(positive)
-    aucs, losses = [], []
+    aucs, losses = [], []  # lost with each permutation
     of_auc, of_loss = np.zeros(count), np.zeros(count)
     for permutation in permutations:
         found = scored(score(inputs.with_values(unit, inputs.taken(permutation))), positive)
         advance()
-        aucs.append(found.auc)
-        losses.append(found.log_loss)
+        aucs.append(None if whole.auc is None else whole.auc - found.auc)
+        losses.append(found.log_loss - whole.log_loss)
         for total, lost in ((of_auc, found.auc_influence - whole.auc_influence), (of_loss, found.log_loss_influence - whole.log_loss_influence)):
             total += lost / len(permutations)
             total[permutation] += lost / len(permutations)  # row `permutation[i]` gave row i its values
     positives = int(positive.sum())
-    loss = _estimate(float(np.mean(losses)) - whole.log_loss, of_loss, count)
-    return Importance(None if whole.auc is None else _estimate(whole.auc - float(np.mean(aucs)), of_auc, min(positives, count - positives)), loss)
+    auc = None if whole.auc is None else _estimate(float(np.mean(aucs)), of_auc, min(positives, count - positives))
+    return Importance(auc, _estimate(float(np.mean(losses)), of_loss, count))
 
 
 def _estimate(mean: float, influence: np.ndarray, fewest: int) -> Estimate:
