@@ -1,6 +1,7 @@
 """A real Triton server for tests, which are skipped with a reason where it is not installed."""
 
 import importlib
+import os
 import re
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from serving.server import Server, ServerConfig
 from serving.stub_environment import numpy_folder
 from serving.triton_install import server_folder
 from tests.left_out import left_out
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # as in serving/connection.py, whichever of both imports gRPC first
 
 PORTS = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=2, ready_seconds=400)  # enough on a busy machine, too
 
