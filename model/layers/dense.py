@@ -141,10 +141,9 @@ def product_gradients(
     by_slice = list(zip(cut(inputs, count), cut(upstream, count), strict=True))
     if packed is not None:
         by_inputs = native.products.product(upstream, packed.backward, kernel.shape[0])
-        if is_small(inputs.shape[0] // count):
+        if slices is None or is_small(inputs.shape[0] // slices):
             return by_inputs, native.products.by_kernel(inputs, upstream, count)
-        by_kernel = [native.products.by_kernel(*part) for part in by_slice]
-        return by_inputs, by_kernel[0] if slices is None else summed(by_kernel, native)
+        return by_inputs, summed([native.products.by_kernel(*part) for part in by_slice], native)
     transposed = weights.transposed
     by_inputs = whole(_products(upstream, kernel if transposed is None else transposed, slices, transpose=transposed is None))
     by_kernel = [tf.matmul(x, y, transpose_a=True) for x, y in by_slice]

@@ -92,6 +92,22 @@ def test_the_gradient_of_slices_is_the_sum_of_theirs_in_pairs(native, dtype, sli
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_in_a_graph_that_does_not_know_the_number_of_samples(native, dtype):
+    kernel, bias = drawn((50, 20), "float32", 1), drawn((20,), "float32", 2)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 50], dtype)])
+    def gradients(x):
+        weights = prepared(kernel, bias, dtype, native=native)
+        with tf.GradientTape() as tape:
+            tape.watch([x, *weights.trained])
+            outputs = dense(x, weights, True, native)
+        return tape.gradient(outputs, [x, *weights.trained])
+
+    for samples in (3, 70):
+        assert [value.shape for value in gradients(drawn((samples, 50), dtype, 0))] == [(samples, 50), (50, 20), (20,)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_very_many_slices(native, dtype):
     """So many that the packed samples of all slices are more than a task keeps."""
     x, upstream = drawn((600, 300), dtype, 0), drawn((600, 900), dtype, 1)
