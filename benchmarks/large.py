@@ -28,7 +28,7 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.scratch import scratch
 from benchmarks.workload import MLPERF_HOTNESS
-from dataloading.feature_spec import FeatureSpec, generator_spec
+from dataloading.feature_spec import generator_spec
 from utils.config.option import option
 from utils.errors import UserError
 
@@ -55,6 +55,7 @@ class LargeOptions(Options):
     steps: int = option(2000, "training steps", unit="steps")
     batch_size: int = option(8192, "batch size", unit="samples")
     table_memory_gb: float = option(6.0, "memory for the rows of lazy tables", unit="10^9 bytes")
+    mlperf_batch_size: int = option(2048, "batch size of the part mlperf, whose samples touch 26 times as many rows", unit="samples")
     mlperf_steps: int = option(500, "training steps of the part mlperf", unit="steps")
     mlperf_memory_gb: float = option(16.0, "memory for the rows of lazy tables in the part mlperf", unit="10^9 bytes")
     mlperf_most_rows: int = option(5_000_000, "rows to which the tables of the part mlperf are cut to fit the memory", unit="rows")
@@ -73,26 +74,45 @@ class LargeOptions(Options):
 def main(chosen: LargeOptions, report: Report) -> None:
     """Measure and print."""
     parts = chosen.chosen()
-    needed = sum(_BYTES_A_SAMPLE.get(part, 100) * _steps(chosen, part) * chosen.batch_size for part in parts)
-    needed += 36 * 10**9 * ("t15" in parts) + int(2e9 * chosen.mlperf_memory_gb) * (MLPERF in parts)
-    rows: list[tuple] = []
-    with scratch(chosen.folder, needed, "data and checkpoints") as work:
+    with scratch(chosen.folder, max(_bytes_on_disk(chosen, part) for part in parts), "data and checkpoints") as work:
         for part in parts:
-            made = [_part(chosen, work / f"{part}-{number}", part) for number in range(chosen.num_rounds)]
-            report.figures.setdefault("parts", {})[part] = made
-            rows += _rows(part, made)
-    counts = ", ".join(sorted({f"{_steps(chosen, part)} steps" for part in parts}))
-    title = f"--amp, batch {chosen.batch_size}, {counts}, medians of {chosen.num_rounds} rounds"
-    report.table(title, ["", "samples/s", "peak GiB", "rows touched", "seconds in all", "seconds to build"], rows)
+            report.figures.setdefault("parts", {})[part] = [_part(chosen, work, part) for _ in range(chosen.num_rounds)]
+    sizes = {part: f"batch {_batch_size(chosen, part)}, {_steps(chosen, part)} steps" for part in parts}
+    common = sizes[parts[0]]
+    others = "".join(f"; {part}: {size}" for part, size in sizes.items() if size != common)
+    columns = ["", "samples/s", "of in memory", "peak GiB", "rows touched", "seconds in all", "seconds to build"]
+    report.table(f"--amp, {common}{others}; medians of {chosen.num_rounds} rounds", columns, _rows(report.figures["parts"]))
 
 
 def _steps(chosen: LargeOptions, part: str) -> int:
     return chosen.mlperf_steps if part == MLPERF else chosen.steps
 
 
-def _rows(part: str, made: list[dict[str, dict]]) -> list[tuple]:
-    columns = ("throughput", "peak_gib", "rows", "seconds", "build_s")
-    return [(f"{part}, {name}", *(_middle([run[name].get(column) for run in made]) for column in columns)) for name in made[0]]
+def _batch_size(chosen: LargeOptions, part: str) -> int:
+    return chosen.mlperf_batch_size if part == MLPERF else chosen.batch_size
+
+
+def _bytes_on_disk(chosen: LargeOptions, part: str) -> int:
+    """Return what a part's data and checkpoints take at most."""
+    of_tables = {MLPERF: int(2e9 * chosen.mlperf_memory_gb), "t15": 36 * 10**9}
+    return of_tables.get(part, 0) + _BYTES_A_SAMPLE.get(part, 100) * _steps(chosen, part) * _batch_size(chosen, part)
+
+
+def _rows(parts: dict[str, list[dict[str, dict]]]) -> list[tuple]:
+    """Return the rows of the table. Speeds are compared with those of the part in memory within a round; t3 and t0, which have none, with t15's."""
+    rows: list[tuple] = []
+    for part, made in parts.items():
+        others = made if len(made[0]) == 2 and "resumed" not in made[0] else parts.get("t15")
+        for name in made[0]:
+            ratio = None
+            if others:
+                ratio = statistics.median(
+                    run[name]["throughput"] / list(other.values())[-1]["throughput"] for run, other in zip(made, others, strict=True)
+                )
+            columns = ("peak_gib", "rows", "seconds", "build_s")
+            rest = (_middle([run[name].get(column) for run in made]) for column in columns)
+            rows.append((f"{part}, {name}", _middle([run[name]["throughput"] for run in made]), ratio, *rest))
+    return rows
 
 
 def _middle(values: list) -> float | None:
@@ -100,26 +120,30 @@ def _middle(values: list) -> float | None:
 
 
 def _part(chosen: LargeOptions, work: Path, part: str) -> dict[str, dict]:
-    """Run a part and return the figures of its runs by name."""
-    work.mkdir()
+    """Run a part in a folder that is removed then; return the figures of its runs by name, the one in memory last, if there is one."""
+    with scratch(str(work), 0, part) as own:
+        return _runs(chosen, own, part)
+
+
+def _runs(chosen: LargeOptions, work: Path, part: str) -> dict[str, dict]:
     data, found = _data(chosen, work, part), {}
     lazy = (*LAZY, "--table_memory_gb", chosen.table_memory_gb)
     if part in ("t3", "t0"):
-        found["lazy"] = _train(chosen, work, data, "lazy", *lazy)
-        found["resumed"] = _train(chosen, work, data, "lazy", *lazy, "--resume", "auto", steps=chosen.steps + chosen.steps // 10)
+        found["lazy"] = _train(chosen, part, work, data, "lazy", *lazy)
+        found["resumed"] = _train(chosen, part, work, data, "lazy", *lazy, "--resume", "auto", steps=chosen.steps + chosen.steps // 10)
         return found
     if part == MLPERF:
         lazy = (*LAZY, "--table_memory_gb", chosen.mlperf_memory_gb)
-        found["lazy"] = _train(chosen, work, data, "lazy", *MLPERF_MODEL, *lazy, steps=chosen.mlperf_steps)
+        found["lazy"] = _train(chosen, part, work, data, "lazy", *MLPERF_MODEL, *lazy)
         shutil.rmtree(data)
         shutil.rmtree(work / "lazy")
         data = _data(chosen, work / "cut", part, chosen.mlperf_most_rows)
         name = f"in memory, tables of at most {chosen.mlperf_most_rows:,} rows"
-        found[name] = _train(chosen, work, data, "in_memory", *MLPERF_MODEL, steps=chosen.mlperf_steps)
+        found[name] = _train(chosen, part, work, data, "in_memory", *MLPERF_MODEL)
         return found
     lazy += ("--table_storage_above", 1) if part == "small" else ()
     for name, flags in (("lazy", lazy), ("in memory", ())):
-        found[name] = _train(chosen, work, data, name.replace(" ", "_"), *flags) | _built(chosen, data, flags)
+        found[name] = _train(chosen, part, work, data, name.replace(" ", "_"), *flags) | _built(chosen, part, data, flags)
     if differing := last_answer(MODULE, compare=[str(work / "lazy"), str(work / "in_memory")]):
         raise RuntimeError(f"{part}: the checkpoints differ in {', '.join(differing)}")
     return found
@@ -138,25 +162,24 @@ def _data(chosen: LargeOptions, work: Path, part: str, most_rows: int | None = N
     else:
         text = generator_spec((chosen.cardinality,) * 26, 13, 1.45).to_yaml()
         (spec / "feature_spec.yaml").write_text(text)
-    counts = ("--max_batches_train", samples, "--max_batches_test", max(samples // 20, 1), "--src_batch_size", chosen.batch_size)
+    counts = ("--max_batches_train", samples, "--max_batches_test", max(samples // 20, 1), "--src_batch_size", _batch_size(chosen, part))
     source = ("--src_dataset_type", "synthetic", "--src_dataset_path", spec)
     start(sys.executable, "-m", "dataloading.transcribe", *source, "--dst_dataset_path", work / "data", *counts)
     return work / "data"
 
 
-def _flags(chosen: LargeOptions, data: Path, flags: tuple[object, ...]) -> list[object]:
-    """Return the flags of all parts, then those given; the learning rate is 1 where none is given."""
-    wide = FeatureSpec.from_yaml(data / "feature_spec.yaml").categorical[0].cardinality == chosen.cardinality
-    dims = ("--embedding_dim", chosen.embedding_dim, "--bottom_mlp_dims", f"512,256,{chosen.embedding_dim}") if wide else ()
+def _flags(chosen: LargeOptions, part: str, data: Path, flags: tuple[object, ...]) -> list[object]:
+    """Return the flags of a part's runs, then those given; the learning rate is 1 where none is given."""
+    dims = ("--embedding_dim", chosen.embedding_dim, "--bottom_mlp_dims", f"512,256,{chosen.embedding_dim}") if part == "small" else ()
     rate = () if "--learning_rate" in flags else ("--learning_rate", 1)
-    return ["--cpu", "--amp", "--dataset_path", data, "--batch_size", chosen.batch_size, "--warmup_steps", 0, *rate, *dims, *flags]
+    return ["--cpu", "--amp", "--dataset_path", data, "--batch_size", _batch_size(chosen, part), "--warmup_steps", 0, *rate, *dims, *flags]
 
 
-def _train(chosen: LargeOptions, work: Path, data: Path, name: str, *flags: object, steps: int | None = None) -> dict[str, Any]:
+def _train(chosen: LargeOptions, part: str, work: Path, data: Path, name: str, *flags: object, steps: int | None = None) -> dict[str, Any]:
     """Run dlrm.py; return its throughput, the peak of its memory, its seconds, and the rows that it has touched."""
-    steps = steps or chosen.steps
+    steps = steps or _steps(chosen, part)
     log, warmup = work / f"{name}.log", min(500, steps // 4)
-    words = ["dlrm.py", *_flags(chosen, data, flags), "--max_steps", steps, "--save_checkpoint_path", work / name]
+    words = ["dlrm.py", *_flags(chosen, part, data, flags), "--max_steps", steps, "--save_checkpoint_path", work / name]
     command = [sys.executable, *words, "--log_path", log, "--benchmark_warmup_steps", warmup]
     begun = time.perf_counter()
     process = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -179,8 +202,8 @@ def _touched(folder: Path) -> int | None:
     return last_answer(MODULE, count=str(folder))
 
 
-def _built(chosen: LargeOptions, data: Path, flags: tuple[object, ...]) -> dict[str, float]:
-    return {"build_s": last_answer(MODULE, build=list(map(str, _flags(chosen, data, flags))))}
+def _built(chosen: LargeOptions, part: str, data: Path, flags: tuple[object, ...]) -> dict[str, float]:
+    return {"build_s": last_answer(MODULE, build=list(map(str, _flags(chosen, part, data, flags))))}
 
 
 # In a process of its own --------------------------------------------------------------------------------------------------

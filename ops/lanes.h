@@ -14,6 +14,9 @@
 #define DLRM_UNROLLED _Pragma("GCC unroll 8")
 #endif
 
+// Inlines a member function of a loop over rows wherever it is called: GCC takes some for too large, and then keeps the loop's state in memory for the call.
+#define DLRM_INLINED __attribute__((always_inline))
+
 namespace dlrm {
 
 constexpr int kLanes = 16;

@@ -61,13 +61,20 @@ class RowList {
   int32_t end(int sample, int source) const { return ends_[sample * sources_.size() + source]; }
 
  private:
-  // Lists the rows of a sample's ids, which are `samples_` apart from `id` on, and then its weights. Returns the new number of rows.
+  // Lists the rows of a sample's ids, which are `samples_` apart from `id` on, and then its weights. Returns the new number of rows. Compilers would read
+  // members again for each id, because a row that is stored could lie there.
   template <bool kWeighted>
   int32_t Append(const Source& source, const int32_t* id, int32_t size) {
-    const int32_t* end = id + source.ids.hotness * samples_;
+    const int32_t width = source.width, samples = samples_;
+    const float* const table = source.table;
+    const int32_t* const end = id + source.ids.hotness * samples;
     const int64_t apart = end - id;  // of a weight from its id
-    for (; id < end; id += samples_) {
-      rows_[size] = {source.table + int64_t{std::max(*id, 0)} * source.width, source.width, kWeighted ? FloatOf(id[apart]) : 1};
+    Row* const rows = rows_.get();
+    for (; id < end; id += samples) {
+      Row& row = rows[size];
+      row.values = table + int64_t{std::max(*id, 0)} * width;
+      row.width = width;
+      if constexpr (kWeighted) row.weight = FloatOf(id[apart]);
       size += *id >= 0;
     }
     return size;

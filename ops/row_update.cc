@@ -77,12 +77,12 @@ class Gradients {
         last_(groups.end(task.last_group - 1)) {}
 
   int width() const { return width_; }
-  const G* values(int position) const { return samples_[sample(position)] + use(position).column + first_column_; }
+  DLRM_INLINED const G* values(int position) const { return samples_[sample(position)] + use(position).column + first_column_; }
   Factors factors(int position) const {
     const Use& of = use(position);
     return {of.counts ? of.counts[sample(position)] : 1.0f, of.weights ? FloatOf(of.weights[sample(position)]) : 1.0f};
   }
-  void Prefetch(int position, int width) const {
+  DLRM_INLINED void Prefetch(int position, int width) const {
     if (position < last_) PrefetchToRead(values(position), width * static_cast<int>(sizeof(G)));
   }
 
