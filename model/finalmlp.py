@@ -16,6 +16,8 @@ from model.layers.mlp import Mlp
 from model.native import NativeOperations
 from model.sharded_model import ShardedModel
 
+_WIDEST_FUSED = 128  # columns of a head up to which the fusion is one C++ pass; wider heads are products worth a library's
+
 
 class Stream(NamedTuple):
     """A stream: an MLP of hidden layers alone, and the MLP of its gate with the positions of the features that the gate reads; None for no gate."""
@@ -35,6 +37,15 @@ class Fusion(NamedTuple):
 
     linear: Mlp
     bilinear: Bilinear
+
+    def forward(
+        self, outputs: Sequence[tf.Tensor], linear: LayerWeights, heads: Sequence[LayerWeights], slices: int | None, native: NativeOperations | None
+    ) -> tf.Tensor:
+        """Compute `[b, d_1]`, `[b, d_2]` -> `[b]` float32 with the given weights of both layers."""
+        if native is not None and max(heads[0].kernel.shape) <= _WIDEST_FUSED:
+            return native.vectors.fused(*outputs, linear.kernel, linear.bias, [head.kernel for head in heads], slices or 1)
+        logits = self.linear.forward(tf.cast(tf.concat(outputs, axis=1), tf.float32), [linear], slices)[:, 0]
+        return logits + self.bilinear.forward(*outputs, heads, slices)
 
 
 class FinalMlp(ShardedModel):
@@ -116,9 +127,8 @@ class FinalMlp(ShardedModel):
             stream.mlp.forward(inputs.get(number, tf.cast(found.joined, dtype)), of_streams[number][-1], slices, drop, norm=norm)
             for number, stream in enumerate(self._streams)
         ]
-        linear, bilinear = self._fusion
-        logits = linear.forward(tf.cast(tf.concat(outputs, axis=1), tf.float32), next_of(linear), slices)[:, 0]
-        return logits + bilinear.forward(*outputs, next_of(bilinear), slices)
+        (of_linear,), of_heads = next_of(self._fusion.linear), next_of(self._fusion.bilinear)
+        return self._fusion.forward(outputs, of_linear, of_heads, slices, self._native)
 
     def _wanted(self) -> Wanted:
         picks = [place for stream in self._streams for place in stream.gate_features]

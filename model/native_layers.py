@@ -57,7 +57,7 @@ class NormOperations:
 
 
 class VectorOperations:
-    """The passes over the vectors of all features, see `layers.fields` and `layers.gate`; `NativeOperations.vectors` holds them."""
+    """The passes over the vectors of all features, of `layers.fields` and `layers.gate`, and the fusion of FinalMLP; `NativeOperations.vectors` holds them."""
 
     def __init__(self, library):
         self._library = library
@@ -103,6 +103,30 @@ class VectorOperations:
             return tuple(self._library.dlrm_gate(inputs=inputs, logits=logits, T=dtype)), gradient
 
         return list(weighed(inputs, *logits))
+
+    def fused(self, left, right, linear, bias, kernels: Sequence, slices: int):
+        """Compute the logits of FinalMLP's fusion, `[b]` float32, with their gradients; see `ops/fusion.h`.
+
+        Args:
+            left, right: the streams' outputs, `[b, d_1]` and `[b, d_2]`.
+            linear: the linear weights, `[d_1 + d_2, 1]` float32.
+            bias: `[1]` float32.
+            kernels: the heads' kernels, `[d_1 / H, d_2 / H]` each, in the dtype of the outputs.
+            slices: the number of equal slices of the samples; their gradients of the weights are summed pairwise.
+        """
+        import tensorflow as tf
+
+        @tf.custom_gradient
+        def logits(left, right, linear, bias, *kernels):
+            inputs = {"x": left, "z": right, "linear": linear, "bias": bias, "kernels": kernels}
+
+            def gradient(upstream):
+                *found, by_kernels = self._library.dlrm_fuse_gradient(**inputs, upstream=upstream, slices=slices)
+                return *found, *by_kernels
+
+            return self._library.dlrm_fuse(**inputs), gradient
+
+        return logits(left, right, linear, bias, *kernels)
 
 
 class CrossOperations:

@@ -72,6 +72,7 @@ void TestColumns();
 void TestInteraction();
 void TestProducts();
 void TestFieldsAndGates();
+void TestFusions();
 void TestCrossLayers();
 void TestScorer();
 void TestPlaceMap();

@@ -9,6 +9,7 @@ int main() {
   TestInteraction();
   TestProducts();
   TestFieldsAndGates();
+  TestFusions();
   TestCrossLayers();
   TestScorer();
   TestPlaceMap();
