@@ -57,7 +57,7 @@ class NormOperations:
 
 
 class VectorOperations:
-    """The passes over the vectors of all features, of `layers.fields` and `layers.gate`, and the fusion of FinalMLP; `NativeOperations.vectors` holds them."""
+    """The passes over all features' vectors (`layers.fields`, `layers.gate`) and FinalMLP's fusion; `NativeOperations.vectors` holds them."""
 
     def __init__(self, library):
         self._library = library
