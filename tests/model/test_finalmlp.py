@@ -76,6 +76,20 @@ def test_50_steps_equal_keras_optimizers(kind, slices):
         np.testing.assert_allclose(value, plain.of(name).numpy(), rtol=1e-3, atol=5e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("slices", ["1", "4"])
+def test_wide_heads_train_as_those_of_one_pass_do(slices, monkeypatch):
+    """Heads above a width are products of their own; here all are."""
+    found = []
+    for widest in (128, 0):
+        monkeypatch.setattr("model.finalmlp._WIDEST_FUSED", widest)
+        model, trainer = built(*flags_of("two gates"), "--gradient_slices", slices)
+        losses = [float(trainer.step(batch(step), step, trainer.learning_rates(step))) for step in range(5)]
+        found.append((losses, weights(model)))
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-5)
+    for name, value in found[0][1].items():
+        np.testing.assert_allclose(value, found[1][1][name], rtol=1e-3, atol=2e-5, err_msg=name)
+
+
 def test_dropout_follows_every_layer_of_the_streams():
     """With nearly all outputs dropped, the streams give zeros, and the logit is the fusion's bias."""
     model, trainer = built(*flags_of("two gates"), "--dropout", "0.999999", "--optimizer", "sgd")
