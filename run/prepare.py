@@ -28,13 +28,12 @@ from run.formed_log import FormedLog, form_of, write_args
 from run.inherit import changes, inherit
 from run.negatives import with_negatives
 from run.opening import data_notes, fallback_checkpoint, open_checkpoint, open_splits
-from run.placing import storage_of
 from run.profile_folder import check_profile, tensorboard
 from run.restoring import choice_note
 from run.run_line import of_machine, of_placement, run_id, saved_id
 from run.same_transforms import check_transforms
 from run.stored_synthetic import reading_stored, store_synthetic
-from run.table_storage import check_lazy, place_stored, stored_tables, without_lazy
+from run.table_storage import check_lazy, checkpoint_bytes, place_stored, stored_tables, without_lazy
 from run.tables import grown_widths, list_note, overruled_widths, tables_and_features, with_widths
 from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
 from training.gradient_slices import with_gradient_slices
@@ -258,7 +257,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     goes_on = checkpoint is not None and _continues(config)
     config = with_negatives(with_widths(config, spec.categorical), spec, goes_on, console.say, warn)
     tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
-    tables = stored_tables(config, tables, restored=checkpoint is not None and not config.training.allow_growth)
+    tables = stored_tables(config, tables, None if config.training.allow_growth else checkpoint)
     check_lazy(config, tables, device)
     if useless := without_lazy(config, tables):
         warn(useless)
@@ -378,15 +377,15 @@ def _claimed(run: Checked, files: Iterable[Path]) -> Lock | None:
     options = run.config.training
     if run.config.run.mode != TRAIN or not options.save_checkpoint_path or not run.world.first:
         return None
-    storage = storage_of(run.config)
-    size = sum(storage.bytes(table.held_rows, table.dim) for table in run.tables) + sum(path.stat().st_size for path in files)
+    most = checkpoint_bytes(run.config, run.tables) + sum(path.stat().st_size for path in files)
+    least = most - checkpoint_bytes(run.config, [table for table in run.tables if table.partial])
     restored = run.checkpoint.folder if run.goes_on else None
-    return claim(Path(options.save_checkpoint_path), restored, options.overwrite_checkpoints, size)
+    return claim(Path(options.save_checkpoint_path), restored, options.overwrite_checkpoints, least, most, run.console.warn)
 
 
 def _try_folder(run: Checked) -> None:
     path = run.config.training.save_checkpoint_path
     if run.config.run.mode == TRAIN and path:
         names = [f"tables/{table.name}/accumulator" for table in run.tables]
-        names += [f"touched_rows/{table.name}_bin" for table in run.tables if table.lazy]  # a name as long as that of its bitmap
+        names += [f"touched_rows/{table.name}_bin" for table in run.tables if table.lazy or table.partial]  # a name as long as that of its bitmap
         try_folder(Path(path), names, run.world)

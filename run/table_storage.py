@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dataloading.synthetic.touched_ids import Draws
 from model.embedding.placement import Placement, Shard
@@ -13,32 +14,43 @@ from run.expected_rows import expected_rows
 from run.placing import agreed_memory, place_in, storage_of
 from utils.config.config import Config
 from utils.config.options import PLAN, TRAIN
-from utils.config.placement import LAZY
+from utils.config.placement import LAZY, TOUCHED
 from utils.distributed import World
 from utils.errors import AgreedError, UserError
 from utils.memory import GIB, check_fits
+
+if TYPE_CHECKING:
+    from utils.checkpoint.reading import Checkpoint
 
 _SHARE = 0.5  # of a worker's memory, for the rows of its lazy tables, where --table_memory_gb is not given
 _INSTEAD = "or give --table_storage memory"
 
 
-def stored_tables(config: Config, tables: Sequence[Table], restored: bool = False) -> tuple[Table, ...]:
-    """Return the tables with the lazy ones marked.
+def stored_tables(config: Config, tables: Sequence[Table], restored: "Checkpoint | None" = None) -> tuple[Table, ...]:
+    """Return the tables with the lazy and the partial ones marked.
 
     Args:
         config: the configuration of the run.
         tables: the tables of the model.
-        restored: the rows of all tables come from a checkpoint: tables in memory start at zero, which is faster than random values. Lazy tables keep
-            their initial values, which the rows have that the checkpoint lacks.
+        restored: a checkpoint that has the rows of all tables: tables in memory start at zero, which is faster than random values. Lazy tables keep
+            their initial values, which the rows have that the checkpoint lacks, and partial ones those that the checkpoint's rows are compared with.
     """
     storage, found = storage_of(config), []
     for table in tables:
         if _is_lazy(config, table, storage):
             table = replace(table, lazy=True)
-        elif restored:
-            table = replace(table, initializer=ZEROS, scale=None)
+        else:
+            table = replace(table, partial=_is_partial(config, table))
+            if restored and not (table.partial and restored.touched_table(table.name) is None):
+                table = replace(table, initializer=ZEROS, scale=None)
         found.append(table)
     return tuple(found)
+
+
+def _is_partial(config: Config, table: Table) -> bool:
+    """Return whether checkpoints store of a table in memory the touched rows: not of one updated whole or replicated."""
+    options, saves = config.placement, config.run.mode == TRAIN and config.training.save_checkpoint_path
+    return bool(saves) and options.checkpoint_rows == TOUCHED and not table.whole and table.rows * table.dim > options.data_parallel_threshold
 
 
 def _is_lazy(config: Config, table: Table, storage: Storage) -> bool:
@@ -50,6 +62,12 @@ def _is_lazy(config: Config, table: Table, storage: Storage) -> bool:
         and table.rows * table.dim > options.data_parallel_threshold
         and storage.bytes(table.rows, table.dim) >= options.table_storage_above
     )
+
+
+def checkpoint_bytes(config: Config, tables: Sequence[Table]) -> int:
+    """Return the most bytes that these tables take in a checkpoint, with their optimizer slots."""
+    storage = storage_of(config)
+    return sum(storage.bytes(table.held_rows, table.dim) for table in tables)
 
 
 def without_lazy(config: Config, tables: Sequence[Table]) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 from model.sharded_model import ShardedModel
 from training.device_batch import TensorBatch
 from training.groups import Groups
-from training.lazy_state import lazy_state
+from training.partial_state import partial_state
 from training.position import Position
 from training.report import StepReport
 from training.snapshot import Snapshot
@@ -54,17 +54,17 @@ class Saver:
     def begin(self, position: Position, best: bool) -> tuple[Saving, Snapshot]:
         """Begin to write a checkpoint of the current state; `best`: it is the best so far. Every worker calls this after the same step."""
         model, groups = self._model, self._groups
-        frozen, metadata = snapshot(model), {**self._metadata, "position": position.to_dict()}
+        frozen, metadata = snapshot(model, self._touched), {**self._metadata, "position": position.to_dict()}
         marks = b""
         if self._touched:
             metadata, marks = metadata | self._touched.described(), b"".join(bits.tobytes() for bits in self._touched.bits())
-        lazy = lazy_state(model, frozen)
-        metadata |= lazy.metadata()
-        written, everything = parts(model, groups, frozen), arrays(model, groups, lazy.counts)
+        partial = partial_state(model, frozen)
+        metadata |= partial.metadata()
+        written, everything = parts(model, groups, frozen), arrays(model, groups, partial.counts)
         among = Among(self._keep, best, self._alone, None if best else self._settle)
         saving = Saving(self._path, position.step, everything, written, metadata, model.embedding.world, among, digest(model, groups))
         saving.keep(self._files)
-        for name, content in lazy.files().items():
+        for name, content in partial.files().items():
             saving.put(name, content)
         if self._touched:
             saving.put(TOUCHED_FILE, marks)

@@ -20,26 +20,39 @@ def kept_bytes(local_workers: int) -> int:
 
 
 class Order:
-    """The order in which a snapshot reads the rows of a shard: as they lie, or of a lazy table those that exist, by ascending row number.
+    """The order in which a snapshot reads the rows of a shard: as they lie, or by ascending row number those that exist or may have changed.
 
     Args:
         local: the shard.
+        changed: of a partial table, the numbers of the rows that may differ from their initial values, `[n]` ascending.
 
     Attributes:
-        numbers: of a lazy table, the numbers of its rows, `[n]` int32 ascending; else None.
+        numbers: of a lazy or partial table, the numbers of the rows that are read, `[n]` ascending; else None.
     """
 
-    def __init__(self, local: LocalShard):
+    def __init__(self, local: LocalShard, changed: np.ndarray | None = None):
         self.numbers = self._places = self._position = None
         if local.lazy:
             ids = local.lazy.ids()
             self._places = np.argsort(ids).astype(np.int32)
             self.numbers, self._position = ids[self._places], np.empty_like(self._places)
             self._position[self._places] = np.arange(len(ids), dtype=np.int32)
+        elif local.partial:
+            self.numbers = self._places = changed
+
+    def count(self, rows: VariableRows) -> int:
+        """Return how many of a shard's rows are read."""
+        return rows.count if self._places is None else len(self._places)
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
         """Return the positions of rows that are about to change, ascending, given as they lie, ascending. Rows newer than the snapshot have none."""
-        return rows if self._places is None else np.sort(self._position[rows[: np.searchsorted(rows, len(self._places))]])
+        if self._places is None:
+            return rows
+        if self._position is not None:
+            return np.sort(self._position[rows[: np.searchsorted(rows, len(self._places))]])
+        found = np.searchsorted(self.numbers, rows)
+        found, rows = found[: (inside := np.searchsorted(found, len(self.numbers)))], rows[:inside]
+        return found[self.numbers[found] == rows]
 
     def places(self, positions: np.ndarray) -> np.ndarray:
         """Return the rows at these positions, as they lie."""
@@ -49,7 +62,7 @@ class Order:
         """Return the rows at positions start to stop."""
         if self._places is None:
             return rows.read(start, stop)
-        return gather_rows(rows.variable, self._places[start:stop]).numpy()
+        return gather_rows(rows.variable, rows.first + self._places[start:stop]).numpy()
 
 
 class FrozenRows:
@@ -66,7 +79,7 @@ class FrozenRows:
 
     def __init__(self, rows: VariableRows, order: Order, settle: Callable[[], None]):
         self.stored, self.order, self._settle = rows, order, settle
-        self._rows = rows.count
+        self._rows = order.count(rows)
         self._next = 0  # first row that was not read yet
         self._kept: list[tuple[np.ndarray, np.ndarray]] = []  # numbers of rows, ascending, and their values
         self._is_kept = np.zeros(self._rows, bool)
@@ -110,16 +123,23 @@ class Snapshot:
         shards: the shards of this worker.
         places: for each shard, the rows of the batch's `ids` that hold the numbers of the table rows that a step changes.
         limit: the number of bytes that may be kept; beyond it, training must wait.
+        changed: returns the rows of a partial shard's table that are read, as in `Order`.
     """
 
-    def __init__(self, shards: Iterable[LocalShard], places: Iterable[tuple[int, ...]], limit: int = KEPT_BYTES):
+    def __init__(
+        self,
+        shards: Iterable[LocalShard],
+        places: Iterable[tuple[int, ...]],
+        limit: int = KEPT_BYTES,
+        changed: Callable[[LocalShard], np.ndarray] | None = None,
+    ):
         self.limit = limit
         self._shards = []
-        orders: dict[int, Order] = {}  # by lazy table
+        orders: dict[int, Order] = {}  # by lazy or partial table
         for one, place in zip(shards, places, strict=True):
-            order = orders.get(id(one.lazy)) or Order(one)
-            if one.lazy:
-                orders[id(one.lazy)] = order
+            order = orders.get(id(one.by_rows)) or Order(one, changed(one) if one.partial else None)
+            if one.by_rows:
+                orders[id(one.by_rows)] = order
             self._shards.append((place, order, {kind: FrozenRows(rows, order, self._settle) for kind, rows in one.kinds().items()}))
         self._copies: list[tuple[tf.Tensor, list[tuple[FrozenRows, np.ndarray]]]] = []  # the device may still be making them
         self._copied = 0  # bytes of the copies

@@ -12,7 +12,9 @@ from training.groups import Groups
 from training.growth import Growth
 from training.lazy_state import check_room, of_shards, restore_slot, restore_weights
 from training.loss_scale import SLOT as DYNAMIC_SCALE
+from training.partial_state import note_slot, note_weights, partial_tables
 from training.snapshot import Snapshot, kept_bytes
+from training.touched import Touched
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import Array, ArrayPart
@@ -24,7 +26,7 @@ SLOTS_BY_WEIGHT = 3  # the first format of checkpoints that names dense slots by
 def arrays(model: ShardedModel, groups: Groups | None = None, touched: Mapping[str, int] | None = None) -> dict[str, Array]:
     """Return all arrays of a checkpoint of the model and, with `groups`, of its training, by name; the same on every worker.
 
-    Of the tables in `touched`, the lazy ones, so many rows are written.
+    Of the tables in `touched`, the lazy and the partial ones, so many rows are written.
     """
     placement = model.embedding.placement
     widths: dict[int, int] = {shard.table: shard.width for shards in placement.workers for shard in shards}
@@ -39,9 +41,10 @@ def arrays(model: ShardedModel, groups: Groups | None = None, touched: Mapping[s
     return found
 
 
-def snapshot(model: ShardedModel) -> Snapshot:
-    """Take a snapshot of this worker's sharded tables."""
-    return Snapshot(model.embedding.sharded, model.embedding.changed_by, kept_bytes(model.embedding.world.local_size))
+def snapshot(model: ShardedModel, touched: Touched | None = None) -> Snapshot:
+    """Take a snapshot of this worker's sharded tables; of partial tables, of the rows that `touched` names."""
+    embedding = model.embedding
+    return Snapshot(embedding.sharded, embedding.changed_by, kept_bytes(embedding.world.local_size), touched and touched.changed)
 
 
 def parts(model: ShardedModel, groups: Groups | None = None, frozen: Snapshot | None = None) -> list[ArrayPart]:
@@ -116,6 +119,9 @@ def restore(model: ShardedModel, checkpoint: Checkpoint, growth: Growth | None =
         rows = growth.known_rows(local.name) if growth else local.shard.rows
         if rows and not local.lazy:
             _restore_shard(local, "weights", checkpoint, (rows, model.embedding.placement.tables[local.shard.table].dim))
+    for table in partial_tables(model.embedding.shards):
+        if rows := growth.known_rows(table.table.name) if growth else table.table.rows:
+            note_weights(table, checkpoint, rows)
 
 
 def restore_optimizer(model: ShardedModel, groups: Groups, checkpoint: Checkpoint) -> None:
@@ -137,6 +143,9 @@ def restore_optimizer(model: ShardedModel, groups: Groups, checkpoint: Checkpoin
         for kind in local.slots if not local.lazy else ():
             width = 1 if kind in local.per_row else model.embedding.placement.tables[local.shard.table].dim
             _restore_shard(local, kind, checkpoint, (local.shard.rows, width))
+    for table in partial_tables(model.embedding.shards):
+        for slot in table.starts:
+            note_slot(table, slot, checkpoint)
 
 
 def _saved_slots(groups: Groups, checkpoint: Checkpoint) -> Mapping[str, tf.Variable]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from model.compilation import on_gpu
 from model.embedding.distributed import DistributedEmbedding
-from model.embedding.shard import IdRows
+from model.embedding.shard import IdRows, LocalShard
 from model.embedding.shard_specs import ids_of
 from training.device_batch import TensorBatch
 from training.lazy_state import add_rows
@@ -58,9 +58,9 @@ class Marks:
 class Touched:
     """The rows touched so far in a run.
 
-    A worker marks the rows of the tables whose first column it holds, and those of replicated tables that its own samples name. Those of lazy tables
-    are marked by their places. With a GPU another thread does so, during the next step: marking 1.7 million ids takes the host about as long as the
-    step takes the device.
+    A worker marks the rows of the tables whose first column it holds, of partial tables whose any column it holds, and those of replicated tables
+    that its own samples name. Those of lazy tables are marked by their places. With a GPU another thread does so, during the next step: marking 1.7
+    million ids takes the host about as long as the step takes the device.
 
     Args:
         embedding: the tables of a model, built.
@@ -83,7 +83,9 @@ class Touched:
             return Marks({table: rows[table] for table in tables}, looked_up)
 
         rows = dict(enumerate(placement.rows))
-        self._global, self._local = marks([table for table in mine if table not in lazy], rows, read), marks(self._replicated, rows, own)
+        partial = [shard.table for shard in placement.workers[self._world.rank] if placement.tables[shard.table].partial]
+        self._in_memory = list(dict.fromkeys([*(table for table in mine if table not in lazy), *partial]))
+        self._global, self._local = marks(self._in_memory, rows, read), marks(self._replicated, rows, own)
         self._placed = marks([table for table in mine if table in lazy], {table: one.capacity for table, one in lazy.items()}, placed)
         self.since = 0
         self._thread = ThreadPoolExecutor(1, "touched") if on_gpu() else None
@@ -134,6 +136,11 @@ class Touched:
         lazy = self._lazy.tables[table]
         return bits_of(lazy.ids()[self._placed.of(table)[: lazy.known] > 0], lazy.table.rows)
 
+    def changed(self, local: LocalShard) -> np.ndarray:
+        """Return the numbers of the rows of a partial shard's table that may differ from their initial values, `[n]` ascending."""
+        self._finish()
+        return numbers_of(local.partial.differs | np.packbits(self._global.of(local.shard.table)))
+
     def shares(self) -> dict[str, float]:
         """Return the share of each table's rows that were touched, by the table's name; on the first worker only. Every worker calls this."""
         return {name: int(np.bitwise_count(bits).sum()) / rows for (name, rows), bits in zip(self.tables.items(), self.bits(), strict=False)}
@@ -162,10 +169,9 @@ class Touched:
             start += len(found[table])
         self.since = int(saved.get("since") or 0)
         lazy = self._lazy.tables if self._lazy else {}
-        for marks, tables in ((self._global, self._sharded[self._world.rank]), (self._local, self._replicated)):
+        for marks, tables in ((self._global, self._in_memory), (self._local, self._replicated)):
             for table in tables:
-                if table not in lazy:
-                    marks.of(table)[:] |= np.unpackbits(found[table], count=len(marks.of(table)))
+                marks.of(table)[:] |= np.unpackbits(found[table], count=len(marks.of(table)))
         for table, rows in lazy.items():  # on every worker that holds columns of it, so that all have the same rows
             places = add_rows(self._lazy, rows, numbers_of(found[table]), checkpoint)
             if table in self._sharded[self._world.rank]:

@@ -108,7 +108,7 @@ def _visible(gpus: Sequence[tuple[str, str, int]], words: str | None) -> list[tu
 def check_fits(needed: int, what: str, available: int) -> None:
     """Raise UserError, with the shortfall, where `needed` bytes are more than are available."""
     if needed > available:
-        raise UserError(f"{what} need {_shown(needed)}, {_shown(available)} are free: {_shown(needed - available)} short{limit_note()}")
+        raise UserError(f"{what} need {shown(needed)}, {shown(available)} are free: {shown(needed - available)} short{limit_note()}")
 
 
 def check_room(folder: Path, needed: int, what: str) -> None:
@@ -117,10 +117,11 @@ def check_room(folder: Path, needed: int, what: str) -> None:
     status = os.statvfs(there)
     free = status.f_bavail * status.f_frsize
     if needed > free:
-        raise UserError(f"{what} {folder}: {_shown(needed)} are needed on its disk, {_shown(free)} are free: {_shown(needed - free)} short")
+        raise UserError(f"{what} {folder}: {shown(needed)} are needed on its disk, {shown(free)} are free: {shown(needed - free)} short")
 
 
-def _shown(size: int) -> str:
+def shown(size: int) -> str:
+    """Return bytes as GiB, MiB or KiB, for a message."""
     if size >= GIB / 10:
         return f"{size / GIB:.1f} GiB"
     return f"{size / (1 << 20):.1f} MiB" if size >= 1 << 20 else f"{size / (1 << 10):.1f} KiB"

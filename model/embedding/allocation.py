@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from model.embedding.lazy_rows import LazyMemory, LazyTables, lazy_tables
+from model.embedding.partial_table import PartialTable
 from model.embedding.placement import Placement, Shard
 from model.embedding.shard import LocalLookup, LocalShard
 from model.embedding.shard_group import NewVariable, ShardGroup, allocate
@@ -47,9 +48,12 @@ def allocated(
     devices = {shard: "CPU:0" if shard in placement.hosted[worker] else "" for shard in placement.workers[worker]}
     lazy = lazy_tables(placement, worker, read, seed, memory, native)
     read, tables = (lazy.layout.read, lazy.tables) if lazy else (read, {})
-    groups = allocate(
-        [shard_spec(placement, shard, seed, read, device, lazy=tables.get(shard.table)) for shard, device in devices.items()], new_variable
-    )
+    partial = {shard.table: PartialTable(table, seed) for shard in devices if (table := placement.tables[shard.table]).partial}
+    specs = [
+        shard_spec(placement, shard, seed, read, device, lazy=tables.get(shard.table), partial=partial.get(shard.table))
+        for shard, device in devices.items()
+    ]
+    groups = allocate(specs, new_variable)
     replicated = allocate([shard_spec(placement, shard, seed, own, replicated=True) for shard in whole], new_variable)
     by_shard = {local.shard: local for group in groups for local in group.shards}
     found = {(lookup.feature, lookup.local.shard): lookup for group in groups for lookup in group.lookups}

@@ -1,11 +1,13 @@
 """A shard on this worker (columns of a table, or a whole replicated table) with its optimizer slots, and the ids that are looked up in it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from model.embedding.lazy_table import LazyTable
+from model.embedding.partial_table import PartialTable
 from model.embedding.shards import Shard
 from model.embedding.table_memory import VariableRows
 
@@ -30,6 +32,17 @@ class LocalShard:
     whole: bool = False
     l2: float = 0.0
     lazy: LazyTable | None = None
+    partial: PartialTable | None = None
+
+    @property
+    def by_rows(self) -> LazyTable | PartialTable | None:
+        """The table, where checkpoints store some of its rows; None where they store all."""
+        return self.lazy or self.partial
+
+    @property
+    def starts(self) -> Mapping[str, float]:
+        """What each slot of an untouched row holds, where checkpoints store some rows of the table."""
+        return self.lazy.memory(self.shard).starts if self.lazy else self.partial.starts
 
     def kinds(self, with_slots: bool = True) -> dict[str, VariableRows]:
         """Return the rows of the weights and of the slots, by name; of a lazy table those that exist, in the order of their places."""

@@ -12,6 +12,7 @@ import tensorflow as tf
 from model.compilation import on_gpu
 from model.embedding.lazy_table import LazyTable
 from model.embedding.pack import Pack, columns_of, packs_of
+from model.embedding.partial_table import PartialTable
 from model.embedding.shard import IdRows, LocalLookup, LocalShard
 from model.embedding.shards import Shard
 from model.embedding.table_memory import RowFiller, new_table
@@ -62,6 +63,8 @@ class ShardGroup:
                 slots = {slot.name: new_table(rows, columns[slot.name], ConstantRows(slot.start), tf.Variable) for slot in rule.slots}
         for local in self.shards:
             local.slots, local.per_row = slots, per_row
+            if local.partial:
+                local.partial.starts = {slot.name: slot.start for slot in rule.slots}
 
     def singly(self) -> "list[ShardGroup]":
         """Split the group: return the same shards, each in a group of its own."""
@@ -150,6 +153,7 @@ class ShardSpec(NamedTuple):
     whole: bool = False
     l2: float = 0.0
     lazy: LazyTable | None = None
+    partial: PartialTable | None = None
 
 
 def allocate(wanted: Sequence[ShardSpec], new_variable: NewVariable) -> list[ShardGroup]:
@@ -176,7 +180,7 @@ def _allocated(members: Sequence[ShardSpec], new_variable: NewVariable) -> Shard
     with tf.device(members[0].device or None):
         weights = new_table(sum(counts), members[0].shard.width, fill, lambda initial: new_variable(name, initial))
     shards = [
-        LocalShard(one.name, one.shard, one.replicated, one.device, weights, start, group=one.group, whole=one.whole, l2=one.l2)
+        LocalShard(one.name, one.shard, one.replicated, one.device, weights, start, group=one.group, whole=one.whole, l2=one.l2, partial=one.partial)
         for one, start in zip(members, first, strict=True)
     ]
     lookups = [LocalLookup(local, ids) for local, one in zip(shards, members, strict=True) for ids in one.ids]

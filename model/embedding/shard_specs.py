@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from model.embedding.initializers import rows_of
 from model.embedding.lazy_table import LazyTable
+from model.embedding.partial_table import PartialTable
 from model.embedding.placement import Placement, Shard
 from model.embedding.shard import IdRows
 from model.embedding.shard_group import ShardSpec
@@ -31,6 +32,7 @@ def shard_spec(
     device: str = "",
     replicated: bool = False,
     lazy: LazyTable | None = None,
+    partial: PartialTable | None = None,
 ) -> ShardSpec:
     """Return the specification for allocating a shard of a placement.
 
@@ -42,8 +44,9 @@ def shard_spec(
         device: as in `LocalShard`.
         replicated: whether every worker holds the shard.
         lazy: the rows of its table, where the table is lazy.
+        partial: the initial rows of its table, where checkpoints store some rows.
     """
     table = placement.tables[shard.table]
     fill = None if lazy else rows_of(table, seed, (shard.first, shard.last))
     ids = tuple(ids for ids in read if placement.table_of[ids.feature] == shard.table)
-    return ShardSpec(table.name, shard, replicated, device, fill, ids, table.group, table.whole, table.l2, lazy)
+    return ShardSpec(table.name, shard, replicated, device, fill, ids, table.group, table.whole, table.l2, lazy, partial)

@@ -19,7 +19,8 @@ class Table:
     `initializer` is "uniform" (in ±1/sqrt(rows), or ±`scale`), "normal" (with `scale` as standard deviation), "zeros", "glorot_normal" or
     "keras_uniform", see `initializers.rows_of`. `optimizer` is the name of its rule, see `training.optimizers.table`. Tables of one `group` share an
     optimizer and a learning-rate schedule. All rows of a `whole` table are updated in every step, and `l2` times each row is added to its gradient.
-    A `lazy` table has a row in memory once a batch has named it; `held` is the most rows that memory may come to hold, None for all V.
+    A `lazy` table has a row in memory once a batch has named it; `held` is the most rows that memory may come to hold, None for all V. Of a `partial`
+    table, which is in memory with all rows, checkpoints store those that may differ from their initial values.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Table:
     l2: float = 0.0
     lazy: bool = False
     held: int | None = None
+    partial: bool = False
 
     def __post_init__(self):
         if self.rows < 1 or self.dim < 1:
@@ -41,6 +43,8 @@ class Table:
             raise ValueError(f"table {self.name}: initializer {self.initializer!r}, expected one of {', '.join(INITIALIZERS)}")
         if self.initializer == NORMAL and self.scale is None:
             raise ValueError(f"table {self.name}: initializer {NORMAL} needs a scale, its standard deviation")
+        if self.partial and (self.lazy or self.whole):
+            raise ValueError(f"table {self.name}: expected a partial table that is neither lazy nor whole")
         if self.held is not None and not (self.lazy and 1 <= self.held <= self.rows):
             raise ValueError(f"table {self.name}: {self.held} rows held, expected 1 to {self.rows} of a lazy table, or None")
 

@@ -1,4 +1,5 @@
-"""Trainings with lazy tables whose results must be those of tables in memory: what is trained, on how many workers, and how it gets to its end."""
+"""Trainings with lazy tables, or checkpoints of touched rows, whose results must be those of tables in memory stored whole: what is trained, on how
+many workers, and how it gets to its end."""
 
 import itertools
 from collections.abc import Iterable
@@ -21,8 +22,25 @@ PAIRS = {
     "frozen": ("partial", "--optimizer", "sgd", "--embedding_trainable", "false"),
 }
 AT_ONCE, LAZY_FIRST, MEMORY_FIRST, GROWN = "lazy", "lazy first", "memory first", "grown"
-WAYS = (AT_ONCE, LAZY_FIRST, MEMORY_FIRST, GROWN)
-_MEMORY = ("--table_storage", "memory")
+TOUCHED, TOUCHED_FIRST, ALL_FIRST, TOUCHED_GROWN = "touched", "touched first", "all first", "touched grown"
+TOUCHED_TO_LAZY, LAZY_TO_TOUCHED = "touched to lazy", "lazy to touched"
+_MEMORY = ("--table_storage", "memory", "--checkpoint_rows", "all")
+_TOUCHED = ("--table_storage", "memory", "--checkpoint_rows", "touched")
+# The storage of the tables and the form of their checkpoints, in the first steps and in the others.
+WAYS = {
+    AT_ONCE: (LAZY, LAZY),
+    LAZY_FIRST: (LAZY, _MEMORY),
+    MEMORY_FIRST: (_MEMORY, LAZY),
+    GROWN: (LAZY, LAZY),
+    TOUCHED: (_TOUCHED, _TOUCHED),
+    TOUCHED_FIRST: (_TOUCHED, _MEMORY),
+    ALL_FIRST: (_MEMORY, _TOUCHED),
+    TOUCHED_GROWN: (_TOUCHED, _TOUCHED),
+    TOUCHED_TO_LAZY: (_TOUCHED, LAZY),
+    LAZY_TO_TOUCHED: (LAZY, _TOUCHED),
+}
+_GROW = (GROWN, TOUCHED_GROWN)
+_ONE_RUN = (AT_ONCE, TOUCHED)
 _MORE_ROWS = 20  # of every table, in each of two growths
 
 
@@ -32,7 +50,7 @@ class Case(NamedTuple):
     Attributes:
         pair: a key of PAIRS.
         workers: the number of workers.
-        way: lazy from the first step to the last; four steps with one storage, the others with the other; or grown twice.
+        way: a key of WAYS: one run from the first step to the last; four steps with one storage, the others with another; or grown twice.
     """
 
     pair: str
@@ -47,7 +65,7 @@ class Case(NamedTuple):
     @property
     def reference(self) -> str:
         """The name of the folder of the training in memory, on one worker, that it must equal."""
-        return "-".join([*self.pair.split(), "memory", *([GROWN] if self.way == GROWN else [])])
+        return "-".join([*self.pair.split(), "memory", *([GROWN] if self.way in _GROW else [])])
 
 
 EVERY = [Case(*one) for one in itertools.product(PAIRS, (1, 2, 4), WAYS)]
@@ -69,16 +87,16 @@ def train_all(datasets: Path, folder: Path, cases: Iterable[Case]) -> None:
     """Run the cases, and the trainings in memory that they must equal; a launch takes seconds, so there is one for each number of workers."""
     cases = list(cases)
     commands: dict[int, list] = {1: []}
-    for case in dict.fromkeys(case._replace(workers=1, way=GROWN if case.way == GROWN else AT_ONCE) for case in cases):
-        commands[1] += _commands(datasets, folder / case.reference, case, _MEMORY)
+    for case in dict.fromkeys(case._replace(workers=1, way=GROWN if case.way in _GROW else AT_ONCE) for case in cases):
+        commands[1] += _commands(datasets, folder / case.reference, case, (_MEMORY, _MEMORY))
     for case in cases:
-        commands.setdefault(case.workers, []).extend(_commands(datasets, folder / case.folder, case, LAZY))
+        commands.setdefault(case.workers, []).extend(_commands(datasets, folder / case.folder, case, WAYS[case.way]))
     for workers, some in commands.items():
         result = run(workers, some, folder)
         assert result.code == 0, result.err
 
 
-def _commands(datasets: Path, end: Path, case: Case, storage: tuple[str, ...]) -> list[list[str]]:
+def _commands(datasets: Path, end: Path, case: Case, storages: tuple[tuple[str, ...], ...]) -> list[list[str]]:
     """Return the runs of a case, the last of which saves to `end`."""
     dataset, *flags = PAIRS[case.pair]
     flags += ["--learning_rate", RATES[flags[flags.index("--optimizer") + 1]]]
@@ -86,7 +104,8 @@ def _commands(datasets: Path, end: Path, case: Case, storage: tuple[str, ...]) -
     def one(of: str, name: str, *more: str) -> list[str]:
         return command(datasets / of / dataset, end.parent, name, *flags, *more)
 
-    if case.way == GROWN:
+    storage, other = storages
+    if case.way in _GROW:
         first, second = f"{end.name}-1", f"{end.name}-2"
         grown = ("--allow_growth", "--max_steps", "2", "--restore_checkpoint_path")
         return [
@@ -95,10 +114,9 @@ def _commands(datasets: Path, end: Path, case: Case, storage: tuple[str, ...]) -
             one("of-grown-grown", end.name, *storage, *grown, str(end.parent / second), "--seed", "7"),
         ]
     whole = ("--epochs", "2")
-    if case.way == AT_ONCE:
+    if case.way in _ONE_RUN:
         return [one("of", end.name, *storage, *whole)]
-    first, second = (LAZY, _MEMORY) if case.way == LAZY_FIRST else (_MEMORY, LAZY)
-    return [one("of", end.name, *first, *whole, "--max_steps", "4"), one("of", end.name, *second, *whole, "--resume", "auto")]
+    return [one("of", end.name, *storage, *whole, "--max_steps", "4"), one("of", end.name, *other, *whole, "--resume", "auto")]
 
 
 def check(folder: Path, case: Case) -> None:

@@ -1,8 +1,26 @@
-"""Tests that tables whose rows exist once they are touched train to the bits of tables in memory. `./scripts/faults --only lazy` runs every case."""
+"""Tests that lazy tables, and checkpoints of touched rows, train to the bits of tables in memory. `./scripts/faults --only lazy` runs every case."""
 
+import numpy as np
 import pytest
 
-from tests.distributed.lazy_cases import AT_ONCE, CUT, GROWN, LAZY_FIRST, MEMORY_FIRST, PAIRS, Case, check, train_all, write_all
+from tests.distributed.lazy_cases import (
+    ALL_FIRST,
+    AT_ONCE,
+    CUT,
+    GROWN,
+    LAZY_FIRST,
+    LAZY_TO_TOUCHED,
+    MEMORY_FIRST,
+    PAIRS,
+    TOUCHED,
+    TOUCHED_FIRST,
+    TOUCHED_GROWN,
+    TOUCHED_TO_LAZY,
+    Case,
+    check,
+    train_all,
+    write_all,
+)
 from tests.distributed.lazy_runs import LAZY, assert_equal, command, run
 from tests.distributed.small_data import DIM
 from utils.checkpoint.reading import Checkpoint
@@ -15,6 +33,15 @@ CASES = [
     Case("adagrad normal", 2, MEMORY_FIRST),
     Case("adam lists", 2, LAZY_FIRST),
     Case("adam lists", 2, GROWN),
+    *(Case(name, 1, TOUCHED) for name in ("sgd", "rowwise shapes", "ftrl wide", "frozen")),
+    Case("rmsprop weights", 2, TOUCHED),
+    Case("adam lists", 2, TOUCHED_FIRST),
+    Case("adagrad normal", 2, ALL_FIRST),
+    Case("ftrl wide", 1, ALL_FIRST),
+    Case("adam lists", 2, TOUCHED_GROWN),
+    Case("sgd", 1, TOUCHED_GROWN),
+    Case("sgd", 1, TOUCHED_TO_LAZY),
+    Case("rowwise shapes", 2, LAZY_TO_TOUCHED),
 ]
 
 
@@ -40,7 +67,7 @@ def trained(datasets, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.folder)
-def test_lazy_tables_end_with_the_bits_of_tables_in_memory(trained, case):
+def test_training_ends_with_the_bits_of_tables_in_memory(trained, case):
     check(trained, case)
 
 
@@ -54,3 +81,18 @@ def test_checkpoint_holds_only_rows_that_batches_have_named(trained):
     assert memory.touched_table("cat_0") is None
     assert 0 < saved.count < saved.rows == 200 and lazy.shape("tables/cat_0/weights") == (200, DIM)
     assert lazy.manifest["format"] == 4 and memory.manifest["format"] == 3
+
+
+def test_checkpoints_of_touched_rows_are_those_of_lazy_tables(trained):
+    """The same rows are stored, and described alike, whether the tables are in memory or lazy."""
+    lazy, touched = Checkpoint(trained / "sgd-lazy-1"), Checkpoint(trained / "sgd-touched-1")
+    assert touched.manifest["touched_rows"] == lazy.manifest["touched_rows"]
+    for name in touched.manifest["touched_rows"]:
+        np.testing.assert_array_equal(touched.touched_table(name).numbers, lazy.touched_table(name).numbers)
+
+
+@pytest.mark.parametrize("case", ["ftrl-wide-all-first-1", "adagrad-normal-all-first-2"])
+def test_rows_of_a_whole_checkpoint_that_never_changed_are_not_stored(trained, case):
+    checkpoint = Checkpoint(trained / case)
+    stored = [checkpoint.touched_table(name) for name in checkpoint.manifest["touched_rows"]]
+    assert stored and all(0 < table.count <= table.rows for table in stored) and any(table.count < table.rows for table in stored)

@@ -2,22 +2,25 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from utils.checkpoint.folder import complete_steps, tidy
 from utils.checkpoint.lock import Lock
 from utils.errors import UserError
-from utils.memory import check_fits
+from utils.memory import check_fits, shown
 
 
-def claim(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int) -> Lock:
+def claim(path: Path, restored: Path | None, overwrite: bool, least: int, most: int, warn: Callable[[str], None]) -> Lock:
     """Prepare and lock the folder for a run; called on the first worker.
 
     Args:
         path: the folder; made where it is missing.
         restored: the folder of the step that the run resumes from, None for a new run.
         overwrite: replace another run's checkpoints.
-        needed_bytes: the approximate size of a checkpoint.
+        least: the approximate size of a checkpoint, the rows left out that it holds only once they are touched.
+        most: its size with these rows.
+        warn: called with a warning where the disk may become too small.
 
     Returns:
         a lock, held until it is released or the process ends.
@@ -33,14 +36,19 @@ def claim(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int)
         raise UserError(f"--save_checkpoint_path {path}: no permission to write there")
     lock = Lock(path)
     try:
-        _check(path, restored, overwrite, needed_bytes)
+        _check(path, restored, overwrite, least)
+        if most > max(least, free := shutil.disk_usage(path).free):
+            warn(
+                f"--save_checkpoint_path {path}: a checkpoint takes up to {shown(most)} once all rows are touched, and {shown(free)} are free; where "
+                "the disk is full, training ends, and its newest checkpoint remains"
+            )
     except BaseException:
         lock.release()
         raise
     return lock
 
 
-def _check(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int) -> None:
+def _check(path: Path, restored: Path | None, overwrite: bool, least: int) -> None:
     tidy(path)
     goes_on_here = restored is not None and restored.resolve().parent == path.resolve()
     if (steps := complete_steps(path)) and not goes_on_here and not overwrite:
@@ -48,4 +56,4 @@ def _check(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int
             f"--save_checkpoint_path {path}: holds checkpoints of another run (the newest is {steps[0].name}); --resume auto continues from them, "
             "--overwrite_checkpoints replaces them, another folder keeps them"
         )
-    check_fits(needed_bytes, f"--save_checkpoint_path {path}: the tables and their optimizer slots", shutil.disk_usage(path).free)
+    check_fits(least, f"--save_checkpoint_path {path}: the tables and their optimizer slots", shutil.disk_usage(path).free)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from utils.config.option import FROM_0, FROM_1, INHERIT, POSITIVE, Bounds, check_options, option
-from utils.config.options import PLAN
+from utils.config.options import PLAN, TRAIN
 
 IN_MEMORY, LAZY = "memory", "lazy"  # storages of tables
+ALL, TOUCHED = "all", "touched"  # rows of tables in memory that checkpoints hold
 _NEEDS_LAZY = f"table_storage {LAZY}"
 _MAX_WORKERS = 4096  # planning takes some seconds; ten times as many workers take minutes
 
@@ -58,6 +59,15 @@ class PlacementConfig:
         resume=INHERIT,
         in_scores=True,
         bounds=FROM_0,
+    )
+    checkpoint_rows: str = option(
+        ALL,
+        "rows of tables in memory that checkpoints hold: all, or touched, those that may differ from their initial values, and for the others what "
+        "draws them; of lazy tables always the latter",
+        choices=(ALL, TOUCHED),
+        modes=(TRAIN,),
+        needs="save_checkpoint_path",
+        resume=INHERIT,
     )
     plan_workers: int = option(8, "workers to plan for", modes=(PLAN,), bounds=Bounds(f"at least 1 and at most {_MAX_WORKERS}", 1, _MAX_WORKERS))
     plan_touched: bool = option(
