@@ -10,7 +10,7 @@ from utils.initial_rows import Origin, Untouched
 
 
 class PartialTable:
-    """What the rows of a table were before training, of which a worker holds one or more shards.
+    """The initial values of a table's rows, and the rows that a run began with other values of; a worker holds one or more shards of the table.
 
     Args:
         table: the table.

@@ -41,7 +41,7 @@ class LocalShard:
 
     @property
     def starts(self) -> Mapping[str, float]:
-        """What each slot of an untouched row holds, where checkpoints store some rows of the table."""
+        """The value of untouched rows in each slot, where checkpoints store some rows of the table."""
         return self.lazy.memory(self.shard).starts if self.lazy else self.partial.starts
 
     def kinds(self, with_slots: bool = True) -> dict[str, VariableRows]:

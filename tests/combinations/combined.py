@@ -33,7 +33,7 @@ OPTIMIZERS = {  # with learning rates at which the weights visibly move in a few
 TABLES = {
     "touched rows": {},
     "whole": {"dense_update_rows": 1000, "table_l2": 0.01},
-    "looked up": {"embedding_l2": 0.1},
+    "looked up": {"embedding_l2": 0.1, "checkpoint_rows": "touched"},
     "lazy": {"table_storage": "lazy", "table_storage_above": 1, "table_memory_gb": 0.1},
 }
 FLOAT32 = "float32"

@@ -1,4 +1,4 @@
-"""Every training with lazy tables of `tests/distributed/lazy_cases.py`, compared with tables in memory; ./scripts/test runs a few of them."""
+"""Every training of `tests/distributed/lazy_cases.py`, compared with tables in memory stored whole; ./scripts/test runs a few of them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.distributed.lazy_cases import EVERY, PAIRS, check, train_all, write_a
 def all_cases(folder: Path) -> list[Callable[[], Row]]:
     """Return a function for each optimizer, kind of ids and model; they train and return their lines of the table.
 
-    A line's function raises AssertionError where lazy tables end with another bit than tables in memory.
+    A line's function raises AssertionError where one ends with another bit than tables in memory.
     """
     return [lambda pair=pair: _compare(folder, pair) for pair in PAIRS]
 
@@ -23,7 +23,7 @@ def _compare(folder: Path, pair: str) -> Row:
         write_all(datasets)
     cases = [case for case in EVERY if case.pair == pair]
     train_all(datasets, runs, cases)
-    row = Row(f"lazy tables, {pair}: {', '.join(dict.fromkeys(case.way for case in cases))}, 1, 2 and 4 workers")
+    row = Row(f"lazy tables and touched rows, {pair}: {', '.join(dict.fromkeys(case.way for case in cases))}, 1, 2 and 4 workers")
     for case in cases:
         check(runs, case)
         row.tries += 1

@@ -32,6 +32,7 @@ SLOTS = {
     "DeepFM": {"tables/cat_0/velocity", *LINEAR},
     "FinalMLP": {"tables/cat_0/velocity", "optimizer/stream2/0/kernel/momentum"},
     "DLRM, lazy": {"tables/cat_0/velocity"},
+    "DLRM, touched rows": {"tables/cat_0/velocity"},
 }
 
 

@@ -36,7 +36,13 @@ TWO_STREAMS = ("--interaction", "finalmlp", "--embedding_dim", "16", "--stream1_
 TWO_STREAMS_RUN = ("--cpu", *TWO_STREAMS, "--gate_dims", "8", "--dropout", "0.1", *DATA, *OPTIMIZER, "--print_freq", "1", "--gradient_slices", "2")
 LAZY_RUN = (*RUN, "--table_storage", "lazy", "--table_storage_above", "10000", "--table_memory_gb", "0.5")
 # Flags of models other than DLRM, and of DLRM with lazy tables.
-MODELS = {"Wide & Deep": WIDE_RUN, "DeepFM": FM_RUN, "FinalMLP": TWO_STREAMS_RUN, "DLRM, lazy": LAZY_RUN}
+MODELS = {
+    "Wide & Deep": WIDE_RUN,
+    "DeepFM": FM_RUN,
+    "FinalMLP": TWO_STREAMS_RUN,
+    "DLRM, lazy": LAZY_RUN,
+    "DLRM, touched rows": (*RUN, "--checkpoint_rows", "touched"),
+}
 PHASES = {"arrays": "while arrays were written", "manifest": "after the manifest, before the rename", "removal": "while an old one was removed"}
 
 

@@ -37,11 +37,12 @@ def config(*flags: str) -> Config:
     return parse(["--dataset_type", "synthetic", "--cpu", *DIMS, *flags], "")
 
 
-def model_and_trainer(*flags: str, dtype: str = "float32", seed: int = 3, hosted: int = 0):
-    """Build a model and its trainer; the first `hosted` tables are placed in host memory."""
+def model_and_trainer(*flags: str, dtype: str = "float32", seed: int = 3, hosted: int = 0, partial: bool = False):
+    """Build a model and its trainer; the first `hosted` tables are placed in host memory, and with `partial` checkpoints store their touched rows."""
     options = config(*flags)
     names = [table.name for table in TABLES]
-    placement = single(tables_of(options, names, [table.num_rows for table in TABLES]))
+    tables = tables_of(options, names, [table.num_rows for table in TABLES])
+    placement = single([replace(table, partial=partial) for table in tables])
     placement = replace(placement, hosted=(frozenset(placement.workers[0][:hosted]),))
     model = build_model(options.model, placement, World(), NUM_NUMERICAL, seed, Precision(dtype, options.device.xla))
     return model, build_trainer(options, model, dtype)

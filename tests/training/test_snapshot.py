@@ -9,8 +9,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.embedding.partial_table import PartialTable
 from model.embedding.placement import Shard
 from model.embedding.shard import LocalShard
+from model.embedding.table import Table
 from tests.model.tiny_model import batch, model_and_trainer, weights
 from training import snapshot as kept
 from training.position import Position
@@ -47,22 +49,45 @@ def test_snapshot_gives_the_initial_rows_despite_updates(rows, chunk, seed, step
     assert taken.bytes == 0  # no copies are kept once all rows are read
 
 
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 40), chunk=st.integers(1, 12), seed=st.integers(0, 2**32 - 1), steps_a_chunk=st.integers(0, 3), share=st.floats(0, 1))
+def test_snapshot_of_a_partial_table_gives_the_changed_rows_despite_updates(rows, chunk, seed, steps_a_chunk, share):
+    """Also rows that were not changed at the time of the snapshot may change; they are not read."""
+    draw = np.random.default_rng(seed)
+    before, changed = draw.normal(size=(rows, 3)).astype(np.float32), np.flatnonzero(draw.random(rows) < share)
+    variable, offset = tf.Variable(np.concatenate([np.full((2, 3), 7, np.float32), before])), 2
+    partial = PartialTable(Table("a", rows, 3, partial=True), 0)
+    local = LocalShard("a", Shard(0, rows, 0, 3), False, "", variable, offset, partial=partial)
+    taken, found = Snapshot([local], [(0,)], changed=lambda local: changed), [np.empty((0, 3))]
+    np.testing.assert_array_equal(taken.numbers(0), changed)
+    for start in range(0, len(changed), chunk):
+        for _ in range(steps_a_chunk):
+            ids = draw.integers(-1, rows, (1, draw.integers(1, rows + 1))).astype(np.int32)
+            taken.protect(ids)
+            for row in ids[ids >= 0]:
+                local.kinds()["weights"].write(int(row), draw.normal(size=(1, 3)).astype(np.float32))
+        found.append(taken.rows(0, "weights").read(start, min(start + chunk, len(changed))))
+    np.testing.assert_array_equal(np.concatenate(found), before[changed])
+    assert taken.bytes == 0
+
+
 def options(*flags):
     return parse(["--dataset_type", "synthetic", *flags], "").training
 
 
 @pytest.mark.parametrize("kept_bytes", [1 << 29, 0], ids=["rows are kept", "training waits"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_checkpoint_written_during_later_steps_has_the_weights_of_its_step(tmp_path, monkeypatch, kept_bytes, optimizer):
+@pytest.mark.parametrize("partial", [False, True], ids=["all rows", "touched rows"])
+def test_checkpoint_written_during_later_steps_has_the_weights_of_its_step(tmp_path, monkeypatch, kept_bytes, optimizer, partial):
     monkeypatch.setattr(files, "CHUNK_BYTES", 2 * 4 * 4)  # two rows per chunk
     monkeypatch.setattr(files, "IN_FLIGHT", 1)  # one chunk at a time, so that writing lasts several steps
     monkeypatch.setattr(kept, "KEPT_BYTES", kept_bytes)
-    model, trainer = model_and_trainer("--optimizer", optimizer)
-    said = []
+    model, trainer = model_and_trainer("--optimizer", optimizer, partial=partial)
+    said, first = [], 3 if partial else 16  # so that some rows are not touched in the first step
 
     flags, position = options("--checkpoint_every_steps", "1", "--save_checkpoint_path", str(tmp_path)), Position()
-    saves = Checkpoints(Saver(model, trainer.groups, flags, {}, alone=False), flags, position, said.append)
-    trainer.step(batch(16), 0, 0.1)
+    saves = Checkpoints(Saver(model, trainer.groups, flags, {}, alone=False, touched=trainer.touched), flags, position, said.append)
+    trainer.step(batch(first), 0, 0.1)
     position.step = 1
     assert saves.is_due(False)
     expected = {name: values.copy() for name, values in weights(model).items()}
@@ -80,6 +105,7 @@ def test_checkpoint_written_during_later_steps_has_the_weights_of_its_step(tmp_p
         assert time.monotonic() < begun + 120  # a busy disk takes many steps
     assert step > (5 if kept_bytes else 1)
     found = Checkpoint(tmp_path)
+    assert not partial or 0 < found.touched_table("user").count <= first < 7
     for name, values in expected.items():
         np.testing.assert_array_equal(found.read(name), values, name)
     assert any(not np.array_equal(values, expected[name]) for name, values in weights(model).items())
