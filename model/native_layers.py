@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+_FEW_ROWS = 256  # of a product that packs its matrix itself: with more rows, packing it once for all products of a step is faster
+
 
 class Mask(NamedTuple):
     """The dropout mask of a layer in a step: it drops the units whose random bits are below the threshold; see `layers.dropout.Dropout`."""
@@ -158,6 +160,7 @@ class CrossOperations:
 class PackedKernel(NamedTuple):
     """A dense layer's kernel as the processor's matrix tiles read it, prepared once for all products of a step."""
 
+    kernel: object  # tensor, the kernel itself, `[in, out]` float32, for products with a few rows
     forward: object  # tensor, for products with the kernel
     backward: object  # tensor, for products with the transposed kernel
 
@@ -170,11 +173,19 @@ class ProductOperations:
 
     def packed(self, kernel, dtype: str) -> PackedKernel:
         """Return a kernel `[in, out]` float32 for products in a compute dtype, float32 or bfloat16."""
-        return PackedKernel(*(self._library.dlrm_pack_matrix(matrix=kernel, transposed=transposed, T=dtype) for transposed in (False, True)))
+        forms = (self._library.dlrm_pack_matrix(matrix=kernel, transposed=transposed, T=dtype) for transposed in (False, True))
+        return PackedKernel(kernel, *forms)
 
-    def product(self, inputs, packed, columns: int, bias=None, relu: bool = False):
-        """Return inputs `[b, in]` times a packed matrix of so many columns, plus the bias `[columns]`, perhaps with a ReLU: `[b, columns]`."""
-        return self._library.dlrm_multiply(x=inputs, packed=packed, bias=[] if bias is None else [bias], columns=columns, relu=relu)
+    def product(self, inputs, packed: PackedKernel, bias=None, relu: bool = False, transposed: bool = False):
+        """Return inputs times a kernel, plus the bias `[out]`, perhaps with a ReLU: `[b, in] -> [b, out]`.
+
+        With `transposed`, times the transposed kernel: `[b, out] -> [b, in]`.
+        """
+        biases, rows = [] if bias is None else [bias], inputs.shape[0]
+        if rows is not None and rows <= _FEW_ROWS:
+            return self._library.dlrm_multiply_matrix(x=inputs, matrix=packed.kernel, bias=biases, relu=relu, transposed=transposed)
+        matrix, columns = (packed.backward, packed.kernel.shape[0]) if transposed else (packed.forward, packed.kernel.shape[1])
+        return self._library.dlrm_multiply(x=inputs, packed=matrix, bias=biases, columns=columns, relu=relu)
 
     def by_kernel(self, inputs, upstream, slices: int = 1):
         """Return the gradient with respect to the kernel, `[in, out]` float32: the sums of equal slices of samples, added in pairs.

@@ -13,47 +13,62 @@ constexpr int64_t kBlocksAtOnce = 4;          // blocks of rows for which a pane
 constexpr int64_t kPackedAtOnce = 512 << 10;  // elements of packed samples that stay in the second-level cache
 constexpr int64_t kMostPacked = 8 << 20;      // elements of all slices' packed samples that a task keeps, if it can
 constexpr int64_t kSide = 16;                 // panels on each side that a task multiplies
+constexpr int64_t kPanelsAtOnce = 2;          // panels that are packed where they are multiplied: their rows fill whole lines of the cache
 constexpr int64_t kTasksPerThread = 4;
 
-// Tiles 0 to 3: the sums. 4 and 5: of the left matrix. 6 and 7: of the right one. (The compiler takes literal numbers only.)
+// Tiles 0 to 3: the sums. 4 and 5: of the left matrix. 6 and 7: of the right one. (The compiler takes literal numbers only.) Where a block has at most 16
+// rows, or at most 16 columns, the second tile of that side has zeros only, and is left out: kLefts or kRights is 1.
+template <int kLefts>
 inline void LoadLeft(const BFloat16* left) {  // past the first-level cache, which keeps the right matrix's panel
   _tile_stream_loadd(4, left, 64);
-  _tile_stream_loadd(5, left + kTile, 64);
+  if constexpr (kLefts == 2) _tile_stream_loadd(5, left + kTile, 64);
 }
+template <int kRights>
 inline void LoadRight(const BFloat16* right) {
   _tile_loadd(6, right, 64);
-  _tile_loadd(7, right + kTile, 64);
+  if constexpr (kRights == 2) _tile_loadd(7, right + kTile, 64);
 }
+template <int kLefts, int kRights>
 inline void AddProducts() {
   _tile_dpbf16ps(0, 4, 6);
-  _tile_dpbf16ps(1, 4, 7);
-  _tile_dpbf16ps(2, 5, 6);
-  _tile_dpbf16ps(3, 5, 7);
+  if constexpr (kRights == 2) _tile_dpbf16ps(1, 4, 7);
+  if constexpr (kLefts == 2) _tile_dpbf16ps(2, 5, 6);
+  if constexpr (kLefts == 2 && kRights == 2) _tile_dpbf16ps(3, 5, 7);
 }
 
-// Adds the products of a block of the left and of the right matrix to the sums in the tiles. Between the steps it calls beside(step): the tiles work on
-// meanwhile.
-template <int kOf, class Work>
+template <int kOf, int kLefts, int kRights, class Work>
 inline void AddSteps(const BFloat16* left, const BFloat16* right, int64_t steps, const Work& beside) {
   asm volatile("" ::: "memory");  // what is packed is in memory: compilers do not know that tiles read it
   for (int64_t step = 0; step < steps; ++step, left += kOf * kPair, right += kOf * kPair) {
-    LoadLeft(left + (kOf - 1) * kPair);
-    LoadRight(right);
-    AddProducts();
+    LoadLeft<kLefts>(left + (kOf - 1) * kPair);
+    LoadRight<kRights>(right);
+    AddProducts<kLefts, kRights>();
     if constexpr (kOf == 3) {
-      LoadLeft(left + kPair);
-      AddProducts();
-      LoadRight(right + kPair);
-      AddProducts();
-      LoadLeft(left);
-      AddProducts();
-      LoadRight(right + 2 * kPair);
-      AddProducts();
-      LoadRight(right);
-      AddProducts();
+      LoadLeft<kLefts>(left + kPair);
+      AddProducts<kLefts, kRights>();
+      LoadRight<kRights>(right + kPair);
+      AddProducts<kLefts, kRights>();
+      LoadLeft<kLefts>(left);
+      AddProducts<kLefts, kRights>();
+      LoadRight<kRights>(right + 2 * kPair);
+      AddProducts<kLefts, kRights>();
+      LoadRight<kRights>(right);
+      AddProducts<kLefts, kRights>();
     }
     beside(step);
   }
+}
+
+// Adds the products of a block of the left and of the right matrix, of which there are so many rows and columns, to the sums in the tiles. Between the
+// steps it calls beside(step): the tiles work on meanwhile.
+template <int kOf, class Work>
+inline void AddBlock(int64_t rows, int64_t columns, const BFloat16* left, const BFloat16* right, int64_t steps, const Work& beside) {
+  if (rows > kTileRows) {
+    if (columns > kTileLanes) return AddSteps<kOf, 2, 2>(left, right, steps, beside);
+    return AddSteps<kOf, 2, 1>(left, right, steps, beside);
+  }
+  if (columns > kTileLanes) return AddSteps<kOf, 1, 2>(left, right, steps, beside);
+  return AddSteps<kOf, 1, 1>(left, right, steps, beside);
 }
 
 inline void ZeroSums() {
@@ -201,20 +216,25 @@ int64_t PackedSize(int64_t depth, int64_t columns) {
   return Ceiling(columns, kBlock) * Ceiling(depth, kTileElements) * kPieces<T> * kPair;
 }
 
+// Some panels of a matrix, as `Pack` packs it.
+template <class T, class From>
+void PackPanels(int64_t depth, int64_t columns, const From* matrix, bool transposed, int64_t begin, int64_t end, BFloat16* to) {
+  const int64_t steps = Ceiling(depth, kTileElements), size = kPieces<T> * kPair, first = begin * kBlock, last = std::min(end * kBlock, columns);
+  for (int64_t panel = begin; transposed && panel < end; ++panel, to += steps * size) {
+    PackRows<kPieces<T>>(matrix + panel * kBlock * depth, depth, columns - panel * kBlock, depth, to);
+    Transpose(2 * kPieces<T> * steps, to);
+  }
+  for (int64_t step = 0; !transposed && step < steps; ++step, to += size) {
+    const int64_t row = step * kTileElements;
+    PackPairs<kPieces<T>>(matrix + row * columns + first, columns, depth - row, last - first, steps * size, to);
+  }
+}
+
 template <class T, class From>
 void Pack(int64_t depth, int64_t columns, const From* matrix, bool transposed, BFloat16* packed, const Threads& threads) {
-  const int64_t panels = Ceiling(columns, kBlock), steps = Ceiling(depth, kTileElements), size = kPieces<T> * kPair;
+  const int64_t panels = Ceiling(columns, kBlock), panel_size = PackedSize<T>(depth, kBlock);
   InParts(panels, threads, [&](int64_t begin, int64_t end) {
-    BFloat16* to = packed + begin * steps * size;
-    const int64_t first = begin * kBlock, last = std::min(end * kBlock, columns);
-    for (int64_t panel = begin; transposed && panel < end; ++panel, to += steps * size) {
-      PackRows<kPieces<T>>(matrix + panel * kBlock * depth, depth, columns - panel * kBlock, depth, to);
-      Transpose(2 * kPieces<T> * steps, to);
-    }
-    for (int64_t step = 0; !transposed && step < steps; ++step, to += size) {
-      const int64_t row = step * kTileElements;
-      PackPairs<kPieces<T>>(matrix + row * columns + first, columns, depth - row, last - first, steps * size, to);
-    }
+    PackPanels<T>(depth, columns, matrix, transposed, begin, end, packed + begin * panel_size);
   });
 }
 
@@ -222,7 +242,7 @@ template <class T>
 void Multiply(const Product<T>& of, const Threads& threads) {
   if (of.rows == 0) return;
   const int64_t panels = Ceiling(of.columns, kBlock), steps = Ceiling(of.depth, kTileElements), panel_size = steps * kPieces<T> * kPair;
-  const int64_t blocks = Ceiling(of.rows, kBlock), at_once = std::clamp<int64_t>(blocks / threads.count, 1, kBlocksAtOnce);
+  const int64_t blocks = Ceiling(of.rows, kBlock), at_once = of.packed ? std::clamp<int64_t>(blocks / threads.count, 1, kBlocksAtOnce) : blocks;
   const int64_t groups = Ceiling(blocks, at_once);
   const auto pack = [&](int64_t first, int64_t last, BFloat16* to) {
     for (int64_t row = first * kBlock; row < std::min(last * kBlock, of.rows); row += kBlock, to += panel_size) {
@@ -238,17 +258,24 @@ void Multiply(const Product<T>& of, const Threads& threads) {
     const FlushDenormals flush;
     const Tiles tiles;
     const int64_t first = task / divided * at_once, last = std::min(first + at_once, blocks), part = task % divided;
-    static thread_local Buffer<BFloat16> of_rows;
+    static thread_local Buffer<BFloat16> of_rows, of_panels;
     BFloat16* rows = all ? all + first * panel_size : of_rows.Of(at_once * panel_size);
     if (!all) pack(first, last, rows);
     Results<T> results;
-    for (int64_t panel = panels * part / divided; panel < panels * (part + 1) / divided; ++panel) {
-      const int64_t column = panel * kBlock;
+    const int64_t begin = panels * part / divided, end = panels * (part + 1) / divided;
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t column = panel * kBlock, turn = (panel - begin) % kPanelsAtOnce;
+      const BFloat16* right = of.packed + panel * panel_size;
+      if (!of.packed) {
+        BFloat16* some = of_panels.Of(kPanelsAtOnce * panel_size);
+        if (turn == 0) PackPanels<T>(of.depth, of.columns, of.matrix, of.transposed, panel, std::min(panel + kPanelsAtOnce, end), some);
+        right = some + turn * panel_size;
+      }
       for (int64_t block = first; block < last; ++block) {
         const int64_t row = block * kBlock;
         const auto add = [&](const auto& beside) {
           ZeroSums();
-          AddSteps<kPieces<T>>(rows + (block - first) * panel_size, of.packed + panel * panel_size, steps, beside);
+          AddBlock<kPieces<T>>(of.rows - row, of.columns - column, rows + (block - first) * panel_size, right, steps, beside);
         };
         results.Next(steps, add, std::min(kBlock, of.rows - row), of.columns - column, of.bias ? of.bias + column : nullptr, of.relu,
                      of.y + row * of.columns + column, of.columns);
@@ -298,12 +325,12 @@ void SumProducts(const KernelGradient<T>& of, const Threads& threads) {
         const auto add = [&](const auto& beside) {
           if (of.slices == 1) {
             begin > 0 ? LoadSums(sums) : ZeroSums();
-            return AddSteps<kPieces<T>>(from, by, steps, beside);
+            return AddBlock<kPieces<T>>(of.inputs - input, of.outputs - output, from, by, steps, beside);
           }
           for (int64_t slice = 0; slice < of.slices; ++slice) {
             ZeroSums();
-            AddSteps<kPieces<T>>(from + slice * left.count * steps * kSize, by + slice * right.count * steps * kSize, steps,
-                                 [&](int64_t step) { beside(slice * steps + step); });
+            AddBlock<kPieces<T>>(of.inputs - input, of.outputs - output, from + slice * left.count * steps * kSize,
+                                 by + slice * right.count * steps * kSize, steps, [&](int64_t step) { beside(slice * steps + step); });
             StoreSums(sums + slice * kSums);
           }
           AddSlices(of.slices, sums);

@@ -24,7 +24,8 @@ int64_t PackedSize(int64_t depth, int64_t columns);
 template <class T, class From>
 void Pack(int64_t depth, int64_t columns, const From* matrix, bool transposed, BFloat16* packed, const Threads& threads);
 
-// y = x M, or relu(x M + bias): x [rows, depth], M [depth, columns], y [rows, columns]. The bias [columns] may be null.
+// y = x M, or relu(x M + bias): x [rows, depth], M [depth, columns], y [rows, columns]. The bias [columns] may be null. M is packed, or, for products
+// with a few rows, as `Pack` takes it: then each panel is packed where it is multiplied, and stays in the cache. The bits are the same.
 template <class T>
 struct Product {
   int64_t rows, depth, columns;
@@ -33,6 +34,8 @@ struct Product {
   const float* bias;
   bool relu;  // keeps NaN
   T* y;
+  const float* matrix = nullptr;  // read where `packed` is null
+  bool transposed = false;        // of `matrix`
 };
 template <class T>
 void Multiply(const Product<T>& product, const Threads& threads);

@@ -88,7 +88,7 @@ def dense(
     @tf.custom_gradient
     def layer(inputs, kernel, *biases):
         if weights.packed is not None and biases and mask is None:
-            outputs = native.products.product(inputs, weights.packed.forward, kernel.shape[1], *biases, relu)
+            outputs = native.products.product(inputs, weights.packed, *biases, relu)
         else:
             products = whole(products_of(inputs, kernel, weights, native, slices))
             outputs = _activated(products, *biases, relu, native, mask) if biases else products
@@ -110,7 +110,7 @@ def products_of(inputs: tf.Tensor, kernel: tf.Tensor, weights: LayerWeights, nat
     By matrix tiles a sample's bits do not depend on the other samples.
     """
     if weights.packed is not None:
-        return [native.products.product(inputs, weights.packed.forward, kernel.shape[1])]
+        return [native.products.product(inputs, weights.packed)]
     return _products(inputs, kernel, slices)
 
 
@@ -140,7 +140,7 @@ def product_gradients(
     packed, count = weights.packed, slices or 1
     by_slice = list(zip(cut(inputs, count), cut(upstream, count), strict=True))
     if packed is not None:
-        by_inputs = native.products.product(upstream, packed.backward, kernel.shape[0])
+        by_inputs = native.products.product(upstream, packed, transposed=True)
         if slices is None or is_small(inputs.shape[0] // slices):
             return by_inputs, native.products.by_kernel(inputs, upstream, count)
         return by_inputs, summed([native.products.by_kernel(*part) for part in by_slice], native)

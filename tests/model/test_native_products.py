@@ -35,8 +35,12 @@ def test_float32_products_are_as_exact_as_tensorflows(native):
     x, kernel, upstream = drawn((512, 700), "float32", 0), drawn((700, 300), "float32", 1), drawn((512, 300), "float32", 2)
     packed = native.products.packed(kernel, "float32")
     found = [
-        (native.products.product(x, packed.forward, 300), exact(x) @ exact(kernel), tf.matmul(x, kernel)),
-        (native.products.product(upstream, packed.backward, 700), exact(upstream) @ exact(kernel).T, tf.matmul(upstream, kernel, transpose_b=True)),
+        (native.products.product(x, packed), exact(x) @ exact(kernel), tf.matmul(x, kernel)),
+        (
+            native.products.product(upstream, packed, transposed=True),
+            exact(upstream) @ exact(kernel).T,
+            tf.matmul(upstream, kernel, transpose_b=True),
+        ),
         (native.products.by_kernel(x, upstream), exact(x).T @ exact(upstream), tf.matmul(x, upstream, transpose_a=True)),
     ]
     for by_tiles, expected, by_tensorflow in found:
@@ -49,7 +53,7 @@ def test_float32_products_keep_small_differences(native, scale):
     x = tf.constant([[scale, -scale]], tf.float32)
     for digit in (2**-8, 2**-16, 2**-23):
         packed = native.products.packed(tf.constant([[1 + digit], [1.0]], tf.float32), "float32")
-        assert native.products.product(x, packed.forward, 1).numpy().item() == np.float32(scale) * np.float32(digit)
+        assert native.products.product(x, packed).numpy().item() == np.float32(scale) * np.float32(digit)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -75,10 +79,19 @@ def test_a_layer_equals_tensorflows(native, dtype, slices, relu):
 def test_a_samples_bits_do_not_depend_on_the_batch(native, dtype):
     x, kernel, bias = drawn((1000, 130), dtype, 0), drawn((130, 513), "float32", 1), drawn((513,), "float32", 2)
     packed = native.products.packed(kernel, dtype)
-    whole = native.products.product(x, packed.forward, 513, bias, True)
-    for rows in (slice(0, 1), slice(1, 4), slice(17, 50), slice(100, 700), slice(999, 1000)):
-        part = native.products.product(x[rows], packed.forward, 513, bias, True)
-        np.testing.assert_array_equal(exact(part), exact(whole[rows]))
+    upstream = drawn((1000, 513), dtype, 3)
+    whole, by_inputs = native.products.product(x, packed, bias, True), native.products.product(upstream, packed, transposed=True)
+    for rows in (
+        slice(0, 1),
+        slice(1, 4),
+        slice(17, 50),
+        slice(0, 256),
+        slice(3, 260),
+        slice(100, 700),
+        slice(999, 1000),
+    ):  # up to 256 pack the kernel
+        np.testing.assert_array_equal(exact(native.products.product(x[rows], packed, bias, True)), exact(whole[rows]))
+        np.testing.assert_array_equal(exact(native.products.product(upstream[rows], packed, transposed=True)), exact(by_inputs[rows]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -119,7 +132,7 @@ def test_very_many_slices(native, dtype):
 def test_no_samples(native, dtype):
     x, upstream = tf.zeros((0, 5), dtype), tf.zeros((0, 7), dtype)
     packed = native.products.packed(tf.ones((5, 7)), dtype)
-    assert native.products.product(x, packed.forward, 7).shape == (0, 7)
+    assert native.products.product(x, packed).shape == (0, 7)
     np.testing.assert_array_equal(native.products.by_kernel(x, upstream).numpy(), np.zeros((5, 7)))
 
 
@@ -128,15 +141,18 @@ def test_what_is_not_finite_stays_so_and_touches_no_other_sample(native, bad):
     x = np.ones((40, 50), np.float32)
     x[7, 3] = bad
     packed = native.products.packed(tf.ones((50, 20)), "float32")
-    outputs = native.products.product(tf.constant(x), packed.forward, 20, tf.zeros(20), True).numpy()
+    outputs = native.products.product(tf.constant(x), packed, tf.zeros(20), True).numpy()
     assert not np.isfinite(outputs[7]).any()
     np.testing.assert_array_equal(np.delete(outputs, 7, axis=0), 50)
 
 
 def test_shapes_that_do_not_fit_are_refused(native):
     packed = native.products.packed(tf.ones((50, 20)), "float32")
-    for inputs, columns, bias in ((tf.ones((4, 80)), 20, None), (tf.ones((4, 50)), 40, None), (tf.ones((4, 50)), 20, tf.ones(21))):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="packed matrix"):
-            native.products.product(inputs, packed.forward, columns, bias)
+    for rows, named in ((4, "a matrix of 20 columns"), (400, "a packed matrix of 20 columns")):
+        for inputs, bias in ((tf.ones((rows, 80)), None), (tf.ones((rows, 50)), tf.ones(21))):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=named):
+                native.products.product(inputs, packed, bias)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a packed matrix of 20 columns"):
+        native.products.product(tf.ones((400, 50)), packed._replace(forward=packed.backward[:-1]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="equal slices"):
         native.products.by_kernel(tf.ones((6, 5)), tf.ones((6, 7)), 4)

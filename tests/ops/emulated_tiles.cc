@@ -88,14 +88,17 @@ void InteractGradient(int64_t samples, int vectors, int width, const uint16_t* b
 namespace {
 
 template <class T>
-void MultiplyBy(int64_t rows, int64_t depth, int64_t columns, const void* x, const float* matrix, bool transposed, const float* bias, bool relu, void* y) {
+void MultiplyBy(bool packs_itself, int64_t rows, int64_t depth, int64_t columns, const void* x, const float* matrix, bool transposed, const float* bias,
+                bool relu, void* y) {
   struct alignas(64) Line {
     char bytes[64];
   };
   std::vector<Line> packed(dlrm::PackedSize<T>(depth, columns) * sizeof(dlrm::BFloat16) / sizeof(Line));
   auto* of_matrix = reinterpret_cast<dlrm::BFloat16*>(packed.data());
   dlrm::Pack<T>(depth, columns, matrix, transposed, of_matrix, dlrm::kCallingThread);
-  dlrm::Multiply<T>({rows, depth, columns, static_cast<const T*>(x), of_matrix, bias, relu, static_cast<T*>(y)}, dlrm::kCallingThread);
+  dlrm::Product<T> product = {rows, depth, columns, static_cast<const T*>(x), of_matrix, bias, relu, static_cast<T*>(y), matrix, transposed};
+  if (packs_itself) product.packed = nullptr;
+  dlrm::Multiply<T>(product, dlrm::kCallingThread);
 }
 
 template <class T>
@@ -105,10 +108,10 @@ void Sum(int64_t slices, int64_t samples, int64_t inputs, int64_t outputs, const
 
 }  // namespace
 
-void Multiply(bool float32, int64_t rows, int64_t depth, int64_t columns, const void* x, const float* matrix, bool transposed, const float* bias,
-              bool relu, void* y) {
+void Multiply(bool float32, bool packs_itself, int64_t rows, int64_t depth, int64_t columns, const void* x, const float* matrix, bool transposed,
+              const float* bias, bool relu, void* y) {
   const auto multiply = float32 ? MultiplyBy<float> : MultiplyBy<dlrm::BFloat16>;
-  multiply(rows, depth, columns, x, matrix, transposed, bias, relu, y);
+  multiply(packs_itself, rows, depth, columns, x, matrix, transposed, bias, relu, y);
 }
 
 void SumProducts(bool float32, int64_t slices, int64_t samples, int64_t inputs, int64_t outputs, const void* x, const void* upstream, float* gradient) {

@@ -16,8 +16,8 @@ void InteractGradient(int64_t samples, int vectors, int width, const uint16_t* b
                       uint16_t* bottom_gradient, uint16_t* embeddings_gradient);
 
 // Pack and Multiply, and SumProducts, of products.h with emulated tiles, for float32 or bfloat16 numbers.
-void Multiply(bool float32, int64_t rows, int64_t depth, int64_t columns, const void* x, const float* matrix, bool transposed, const float* bias,
-              bool relu, void* y);
+void Multiply(bool float32, bool packs_itself, int64_t rows, int64_t depth, int64_t columns, const void* x, const float* matrix, bool transposed,
+              const float* bias, bool relu, void* y);
 void SumProducts(bool float32, int64_t slices, int64_t samples, int64_t inputs, int64_t outputs, const void* x, const void* upstream, float* gradient);
 
 }  // namespace emulated

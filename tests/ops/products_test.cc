@@ -24,7 +24,7 @@ const Shape kShapes[] = {{0, 40, 20}, {1, 1, 1}, {3, 13, 40}, {16, 32, 16}, {33,
 double Used(float x, bool float32) { return float32 ? x : dlrm::Widened(Narrowed<BFloat16>(x)); }
 
 template <class T>
-void TestMultiply(const Shape& shape, bool transposed, bool with_bias, bool relu, bool by_emulation) {
+void TestMultiply(const Shape& shape, bool transposed, bool with_bias, bool relu, bool packs_itself, bool by_emulation) {
   constexpr bool kFloat32 = std::is_same_v<T, float>;
   const auto [rows, depth, columns] = shape;
   const std::vector<T> x = Drawn<T>(rows * depth, 1);
@@ -32,12 +32,14 @@ void TestMultiply(const Shape& shape, bool transposed, bool with_bias, bool relu
   const float* bias = with_bias ? drawn.data() : nullptr;
   std::vector<T> y(rows * columns);
   if (by_emulation) {
-    emulated::Multiply(kFloat32, rows, depth, columns, x.data(), matrix.data(), transposed, bias, relu, y.data());
+    emulated::Multiply(kFloat32, packs_itself, rows, depth, columns, x.data(), matrix.data(), transposed, bias, relu, y.data());
   } else {
     std::vector<Line> packed(dlrm::PackedSize<T>(depth, columns) * sizeof(BFloat16) / sizeof(Line));
     auto* of_matrix = reinterpret_cast<BFloat16*>(packed.data());
     dlrm::Pack<T>(depth, columns, matrix.data(), transposed, of_matrix, kThreeThreads);
-    dlrm::Multiply<T>({rows, depth, columns, x.data(), of_matrix, bias, relu, y.data()}, kThreeThreads);
+    dlrm::Product<T> product = {rows, depth, columns, x.data(), of_matrix, bias, relu, y.data(), matrix.data(), transposed};
+    if (packs_itself) product.packed = nullptr;
+    dlrm::Multiply<T>(product, kThreeThreads);
     std::vector<T> last(columns);  // the last row alone has the same bits
     if (rows > 0) dlrm::Multiply<T>({1, depth, columns, x.data() + (rows - 1) * depth, of_matrix, bias, relu, last.data()}, kThreeThreads);
     CHECK(rows == 0 || std::memcmp(last.data(), y.data() + (rows - 1) * columns, columns * sizeof(T)) == 0);
@@ -89,11 +91,15 @@ void TestSums(int64_t slices, const Shape& shape, bool by_emulation) {
 
 template <class T>
 void TestAll(bool by_emulation) {
-  TestMultiply<T>({3, 0, 5}, false, true, false, by_emulation);
-  for (const Shape& shape : kShapes) {
-    for (const bool transposed : {false, true}) {
-      for (const bool relu : {false, true}) TestMultiply<T>(shape, transposed, relu || transposed, relu, by_emulation);
+  for (const bool packs_itself : {false, true}) {
+    TestMultiply<T>({3, 0, 5}, false, true, false, packs_itself, by_emulation);
+    for (const Shape& shape : kShapes) {
+      for (const bool transposed : {false, true}) {
+        for (const bool relu : {false, true}) TestMultiply<T>(shape, transposed, relu || transposed, relu, packs_itself, by_emulation);
+      }
     }
+  }
+  for (const Shape& shape : kShapes) {
     for (const int64_t slices : {1, 2, 5, 8}) TestSums<T>(slices, shape, by_emulation);
   }
 }
