@@ -58,6 +58,7 @@ def prepared(
 ) -> LayerWeights:
     """Return weights as a step uses them, the kernel in the compute dtype; `native` casts it faster to 16 bits than TensorFlow."""
     by_tiles = native is not None and native.tiles and dtype != "float16"
+    kernel = tf.convert_to_tensor(kernel)
     packed = native.products.packed(kernel, dtype) if by_tiles else None
     kernel = tf.cast(kernel, dtype) if native is None or dtype == "float32" else narrowed(native, kernel, dtype)
     transposed = tf.transpose(kernel) if kernel.dtype == tf.float32 and not by_tiles else None
