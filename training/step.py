@@ -19,6 +19,7 @@ from training.regularisation import NO_REGULARISATION, Regularisation
 from training.report import StepReport, WorkerReport
 from training.state import check_equal
 from training.touched import Touched
+from training.traced import TracedStep
 
 NOTHING = Compiled()
 
@@ -71,11 +72,12 @@ class Trainer:
         self._dense = tf.function(self.dense_part, autograph=False, jit_compile=(compiled.dense and together) or None)
         self._check = tf.function(self._all_finite, autograph=False, jit_compile=compiled.optimizer or None)
         self._apply = tf.function(self._apply_gradients, autograph=False, jit_compile=compiled.optimizer or None)
-        self._step = tf.function(self._whole_step, autograph=False)
+        self._step = TracedStep(self._whole_step, self.groups.num_rates + 2 + len(WorkerReport().pack()) + int(norms))
 
     def step(self, batch: TensorBatch, step: int, learning_rate: float | Sequence[float]) -> tf.Tensor:
         """Train on a batch; return its loss, a float32 scalar that the device may still be computing."""
-        return self.reporting_step(batch, step, learning_rate, WorkerReport())[0]
+        self.reporting_step(batch, step, learning_rate, WorkerReport())
+        return self._loss
 
     def reporting_step(
         self, batch: TensorBatch, step: int, learning_rate: float | Sequence[float], mine: WorkerReport, measured: bool = False
@@ -96,15 +98,13 @@ class Trainer:
         # One small tensor holds everything but the data that changes from step to step. It is float64 to hold the step's number exactly.
         message = [step, batch.weight, *rates, *mine.pack(), *([float(measured)] if self._norms else [])]
         batch.begin_step()
-        report = self._step(batch.inputs, tf.constant(message, tf.float64))
+        report, self._loss = self._step.of(batch.inputs)(batch.inputs, tf.constant(message, tf.float64))
         self.touched.add(batch)
         return report
 
     def graph(self, inputs: StepInputs) -> tf.Graph:
         """Return the graph of a step for inputs of these shapes, without running it."""
-        specs = StepInputs(*(tf.TensorSpec.from_tensor(tensor) for tensor in inputs))
-        message = tf.TensorSpec([self.groups.num_rates + 2 + len(WorkerReport().pack()) + int(self._norms)], tf.float64)
-        return self._step.get_concrete_function(specs, message).graph
+        return self._step.of(inputs).graph
 
     def learning_rates(self, step: int, reductions: int = 0) -> tuple[float, ...]:
         """Return the learning rates of a step, see `Groups.learning_rates`."""
@@ -114,7 +114,7 @@ class Trainer:
         """Check that replicated weights and slots are still equal on all workers. Raises DivergedError where they differ."""
         check_equal(self.model, self.groups)
 
-    def _whole_step(self, batch: StepInputs, message: tf.Tensor) -> tf.Tensor:
+    def _whole_step(self, batch: StepInputs, message: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         batch, embedding, tables = batch.unpacked(), self.model.embedding, self.groups.tables
         message, measured = (message[:-1], message[-1] > 0) if self._norms else (message, None)
         step, count, local_batch = tf.cast(message[0], tf.int64), self.groups.num_rates, batch.labels.shape[0]
@@ -157,7 +157,7 @@ class Trainer:
             self._scale.after_step(finite)
         else:
             measured_here = update()
-        return StepReport.pack(loss[0], finite, reports, measured_here)
+        return StepReport.pack(loss[0], finite, reports, measured_here), loss[0]
 
     def _all_finite(self, gradients, replicated, loss, overflows) -> tf.Tensor:
         return all_finite([*self._update.unpacked(gradients), *replicated], tf.concat([loss, overflows], axis=0) if self.scaled else None)
