@@ -98,7 +98,12 @@ def _batch_size(chosen: LargeOptions, part: str) -> int:
 def _bytes_on_disk(chosen: LargeOptions, part: str) -> int:
     """Return what a part's data and checkpoints take at most."""
     of_tables = {MLPERF: int(2e9 * chosen.mlperf_memory_gb), "t15": 36 * 10**9}
-    return of_tables.get(part, 0) + _BYTES_A_SAMPLE.get(part, 100) * _steps(chosen, part) * _batch_size(chosen, part)
+    return of_tables.get(part, 0) + bytes_of_samples(chosen, part)
+
+
+def bytes_of_samples(chosen: LargeOptions, part: str) -> int:
+    """Return the bytes of a part's data."""
+    return _BYTES_A_SAMPLE.get(part, 100) * _steps(chosen, part) * _batch_size(chosen, part)
 
 
 def _rows(parts: dict[str, list[dict[str, dict]]]) -> list[tuple]:
@@ -129,7 +134,7 @@ def _part(chosen: LargeOptions, work: Path, part: str) -> dict[str, dict]:
 
 
 def _runs(chosen: LargeOptions, work: Path, part: str) -> dict[str, dict]:
-    data, found = _data(chosen, work, part), {}
+    data, found = write_data(chosen, work, part), {}
     lazy = (*LAZY, "--table_memory_gb", chosen.table_memory_gb)
     if part in ("t3", "t0"):
         found["lazy"] = _train(chosen, part, work, data, "lazy", *lazy)
@@ -140,7 +145,7 @@ def _runs(chosen: LargeOptions, work: Path, part: str) -> dict[str, dict]:
         found["lazy"] = _train(chosen, part, work, data, "lazy", *MLPERF_MODEL, *lazy)
         shutil.rmtree(data)
         shutil.rmtree(work / "lazy")
-        data = _data(chosen, work / "cut", part, chosen.mlperf_most_rows)
+        data = write_data(chosen, work / "cut", part, chosen.mlperf_most_rows)
         name = f"in memory, tables of at most {chosen.mlperf_most_rows:,} rows"
         found[name] = _train(chosen, part, work, data, "in_memory", *MLPERF_MODEL)
         return found
@@ -152,7 +157,7 @@ def _runs(chosen: LargeOptions, work: Path, part: str) -> dict[str, dict]:
     return found
 
 
-def _data(chosen: LargeOptions, work: Path, part: str, most_rows: int | None = None) -> Path:
+def write_data(chosen: LargeOptions, work: Path, part: str, most_rows: int | None = None) -> Path:
     """Write a part's dataset, with at most so many rows a table, and return its folder."""
     spec, samples = work / "spec", _steps(chosen, part) * 11 // 10
     spec.mkdir(parents=True)
@@ -171,7 +176,7 @@ def _data(chosen: LargeOptions, work: Path, part: str, most_rows: int | None = N
     return work / "data"
 
 
-def _flags(chosen: LargeOptions, part: str, data: Path, flags: tuple[object, ...]) -> list[object]:
+def flags_of(chosen: LargeOptions, part: str, data: Path, flags: tuple[object, ...]) -> list[object]:
     """Return the flags of a part's runs, then those given; the learning rate is 1 where none is given."""
     dims = ("--embedding_dim", chosen.embedding_dim, "--bottom_mlp_dims", f"512,256,{chosen.embedding_dim}") if part == "small" else ()
     rate = () if "--learning_rate" in flags else ("--learning_rate", 1)
@@ -182,7 +187,7 @@ def _train(chosen: LargeOptions, part: str, work: Path, data: Path, name: str, *
     """Run dlrm.py; return its throughput, the peak of its memory, its seconds, and the rows that it has touched."""
     steps = steps or _steps(chosen, part)
     log, warmup = work / f"{name}.log", min(500, steps // 4)
-    words = ["dlrm.py", *_flags(chosen, part, data, flags), "--max_steps", steps, "--save_checkpoint_path", work / name]
+    words = ["dlrm.py", *flags_of(chosen, part, data, flags), "--max_steps", steps, "--save_checkpoint_path", work / name]
     command = [sys.executable, *words, "--log_path", log, "--benchmark_warmup_steps", warmup]
     begun = time.perf_counter()
     process = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -206,7 +211,7 @@ def _touched(folder: Path) -> int | None:
 
 
 def _built(chosen: LargeOptions, part: str, data: Path, flags: tuple[object, ...]) -> dict[str, float]:
-    return {"build_s": last_answer(MODULE, build=list(map(str, _flags(chosen, part, data, flags))))}
+    return {"build_s": last_answer(MODULE, build=list(map(str, flags_of(chosen, part, data, flags))))}
 
 
 # In a process of its own --------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ NAMES = (
     "embedding_bags",
     "inference",
     "large",
+    "large_turns",
     "metrics",
     "observation",
     "preproc",
@@ -283,6 +284,14 @@ def test_large(tmp_path):
     assert all(sound(run["throughput"], run["peak_gib"], run["build_s"]) for run in found.values()) and "small, lazy" in printed
 
 
+@pytest.mark.slow
+def test_large_turns(tmp_path):
+    figures, printed = quick("large_turns", tmp_path, "--folder", tmp_path)
+    pairs = figures["parts"]["small"]
+    assert len(pairs) == 3 and all(sound(*pair) for pair in pairs) and "lazy over in memory" in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "temporary files were left behind"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_help(name):
     result = run(name, "--help")
@@ -294,6 +303,7 @@ def test_help(name):
     [
         ("checkpoint", ("--gib", "0"), "--gib 0.0: expected a positive number"),
         ("checkpoint", ("--folder", "/no/such"), "--folder /no/such: no such folder"),
+        ("large_turns", ("--parts", "t3,t15"), "--parts: 't15', expected some of t3, t0, small"),
         ("checkpoint", ("--gib", "900000"), "GiB short"),
         ("dataloader", ("--dataset_path", "/no/such"), "/no/such/feature_spec.yaml: no such file"),
         ("serving", ("--batch_sizes", "1,9000"), "--batch_sizes 1,9000: expected sizes from 1 to 8192"),
