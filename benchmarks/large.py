@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -66,10 +67,15 @@ class LargeOptions(Options):
 
     def chosen(self) -> list[str]:
         """Return the parts to run. Raises UserError for an unknown one."""
-        names = [name.strip() for name in self.parts.split(",")]
-        if unknown := [name for name in names if name not in PARTS]:
-            raise UserError(f"--parts: {unknown[0]!r}, expected some of {', '.join(PARTS)}")
-        return names
+        return parts_of(self.parts, PARTS)
+
+
+def parts_of(given: str, known: Sequence[str]) -> list[str]:
+    """Return the parts that `--parts` names. Raises UserError for one that is not known."""
+    names = [name.strip() for name in given.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(f"--parts: {unknown[0]!r}, expected some of {', '.join(known)}")
+    return names
 
 
 def main(chosen: LargeOptions, report: Report) -> None:

@@ -25,12 +25,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from benchmarks.children import ROOT
-from benchmarks.large import LAZY, LargeOptions, bytes_of_samples, flags_of, write_data
+from benchmarks.large import LAZY, LargeOptions, bytes_of_samples, flags_of, parts_of, write_data
 from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.scratch import scratch
 from utils.config.option import option
-from utils.errors import UserError
 
 PARTS = ("t3", "t0", "small")
 _SETTLE_S = 0.3  # a run that goes on reads its caches anew
@@ -62,13 +61,6 @@ class TurnOptions(Options):
     cardinality: int = option(100_000, "rows of each table of the part small", unit="rows")
     embedding_dim: int = option(128, "columns of each table of the part small", unit="columns")
     folder: str | None = option(None, "folder for data; the default is the system's temporary folder")
-
-    def chosen(self) -> list[str]:
-        """Return the parts to run. Raises UserError for an unknown one."""
-        names = [name.strip() for name in self.parts.split(",")]
-        if unknown := [name for name in names if name not in PARTS]:
-            raise UserError(f"--parts: {unknown[0]!r}, expected some of {', '.join(PARTS)}")
-        return names
 
 
 class Training:
@@ -142,11 +134,12 @@ class Training:
 
 def main(chosen: TurnOptions, report: Report) -> None:
     """Measure and print."""
+    parts = parts_of(chosen.parts, PARTS)
     shared = {name: getattr(chosen, name) for name in ("steps", "batch_size", "cardinality", "embedding_dim", "table_memory_gb")}
     large, rows = replace(LargeOptions(), **shared), []
     found = report.figures["parts"] = {}
     with scratch(chosen.folder, 2 * bytes_of_samples(large, "t3"), "data") as work:
-        for part in chosen.chosen():
+        for part in parts:
             found[part] = pairs = _pairs(chosen, large, part, work)
             ratios = np.array([lazy / memory for lazy, memory in pairs])
             low, high = _interval(ratios)
