@@ -48,6 +48,45 @@ inline void Products(const float* weights, int64_t depth, const BFloat16* x, int
   }
 }
 
+// The same for a half, with few tiles at a time, see UseFewTiles: the others are zero.
+template <bool kLower>
+inline void ProductsOfHalf(const float* weights, int64_t depth, const BFloat16* x, int64_t stride, float* sums) {
+  const int64_t bytes = stride * sizeof(BFloat16), of_panel = kPanelColumns * sizeof(float);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  if constexpr (kLower) {
+    _tile_zero(4);
+  } else {
+    _tile_zero(5);
+  }
+  _tile_zero(7);
+  for (int64_t k = 0; k < depth; k += kPairsOfTile) {
+    const float* tile = weights + k * kPanelColumns;
+    if constexpr (kLower) {
+      _tile_loadd(5, x + 2 * k, bytes);
+      _tile_loadd(6, tile, of_panel);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_loadd(6, tile + kTileLanes, of_panel);
+      _tile_dpbf16ps(3, 5, 6);
+    } else {
+      _tile_loadd(4, x + 2 * k, bytes);
+      _tile_loadd(6, tile, of_panel);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(6, tile + kTileLanes, of_panel);
+      _tile_dpbf16ps(1, 4, 6);
+    }
+  }
+  if constexpr (kLower) {
+    _tile_stored(2, sums, of_panel);
+    _tile_stored(3, sums + kTileLanes, of_panel);
+  } else {
+    _tile_stored(0, sums, of_panel);
+    _tile_stored(1, sums + kTileLanes, of_panel);
+  }
+}
+
 // Adds the bias to the sums of some rows, applies the ReLU, and writes the columns that there are.
 void Finish(const float* sums, int64_t rows, const float* bias, int64_t columns, bool relu, float* y, int64_t y_stride) {
   for (int64_t row = 0; row < rows; ++row) {
@@ -103,12 +142,17 @@ void FewRows(int64_t rows, const float* weights, int64_t depth, const BFloat16* 
 
 void MultiplyByTiles(const TilePanels& panels, const BFloat16* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride) {
   alignas(64) float sums[kBlockRows * kPanelColumns];
+  bool few = false;
   const auto block = [&](int64_t row, int64_t count) {
     const BFloat16* from = x + row * x_stride;
     for (int64_t first = 0; first < panels.columns; first += kPanelColumns) {
       const float *weights = panels.weights + first * panels.depth, *bias = panels.bias + first;
       if (count <= kFewRows) {
         FewRows<kFewRows>(count, weights, panels.depth, from, x_stride, sums);
+      } else if (few) {
+        ProductsOfHalf<false>(weights, panels.depth, from, x_stride, sums);
+        const BFloat16* lower = from + kTileRows * x_stride;
+        if (count > kTileRows) ProductsOfHalf<true>(weights, panels.depth, lower, x_stride, sums + kTileRows * kPanelColumns);
       } else {
         count > kTileRows ? Products<true>(weights, panels.depth, from, x_stride, sums) : Products<false>(weights, panels.depth, from, x_stride, sums);
       }
@@ -117,6 +161,7 @@ void MultiplyByTiles(const TilePanels& panels, const BFloat16* x, int64_t x_stri
   };
   if (rows <= kFewRows) return block(0, rows);
   Tiles tiles;
+  few = UseFewTiles();
   const int64_t whole = rows / kBlockRows * kBlockRows, rest = rows - whole;
   for (int64_t row = 0; row < whole; row += kBlockRows) block(row, kBlockRows);
   if (rest == 0) return;

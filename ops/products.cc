@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "packing.h"
+#include "tile_sums.h"
 
 namespace dlrm {
 
@@ -15,85 +15,6 @@ constexpr int64_t kMostPacked = 8 << 20;      // elements of all slices' packed 
 constexpr int64_t kSide = 16;                 // panels on each side that a task multiplies
 constexpr int64_t kPanelsAtOnce = 2;          // panels that are packed where they are multiplied: their rows fill whole lines of the cache
 constexpr int64_t kTasksPerThread = 4;
-
-// Tiles 0 to 3: the sums. 4 and 5: of the left matrix. 6 and 7: of the right one. (The compiler takes literal numbers only.) Where a block has at most 16
-// rows, or at most 16 columns, the second tile of that side has zeros only, and is left out: kLefts or kRights is 1.
-template <int kLefts>
-inline void LoadLeft(const BFloat16* left) {  // past the first-level cache, which keeps the right matrix's panel
-  _tile_stream_loadd(4, left, 64);
-  if constexpr (kLefts == 2) _tile_stream_loadd(5, left + kTile, 64);
-}
-template <int kRights>
-inline void LoadRight(const BFloat16* right) {
-  _tile_loadd(6, right, 64);
-  if constexpr (kRights == 2) _tile_loadd(7, right + kTile, 64);
-}
-template <int kLefts, int kRights>
-inline void AddProducts() {
-  _tile_dpbf16ps(0, 4, 6);
-  if constexpr (kRights == 2) _tile_dpbf16ps(1, 4, 7);
-  if constexpr (kLefts == 2) _tile_dpbf16ps(2, 5, 6);
-  if constexpr (kLefts == 2 && kRights == 2) _tile_dpbf16ps(3, 5, 7);
-}
-
-template <int kOf, int kLefts, int kRights, class Work>
-inline void AddSteps(const BFloat16* left, const BFloat16* right, int64_t steps, const Work& beside) {
-  asm volatile("" ::: "memory");  // what is packed is in memory: compilers do not know that tiles read it
-  for (int64_t step = 0; step < steps; ++step, left += kOf * kPair, right += kOf * kPair) {
-    LoadLeft<kLefts>(left + (kOf - 1) * kPair);
-    LoadRight<kRights>(right);
-    AddProducts<kLefts, kRights>();
-    if constexpr (kOf == 3) {
-      LoadLeft<kLefts>(left + kPair);
-      AddProducts<kLefts, kRights>();
-      LoadRight<kRights>(right + kPair);
-      AddProducts<kLefts, kRights>();
-      LoadLeft<kLefts>(left);
-      AddProducts<kLefts, kRights>();
-      LoadRight<kRights>(right + 2 * kPair);
-      AddProducts<kLefts, kRights>();
-      LoadRight<kRights>(right);
-      AddProducts<kLefts, kRights>();
-    }
-    beside(step);
-  }
-}
-
-// Adds the products of a block of the left and of the right matrix, of which there are so many rows and columns, to the sums in the tiles. Between the
-// steps it calls beside(step): the tiles work on meanwhile.
-template <int kOf, class Work>
-inline void AddBlock(int64_t rows, int64_t columns, const BFloat16* left, const BFloat16* right, int64_t steps, const Work& beside) {
-  if (rows > kTileRows) {
-    if (columns > kTileLanes) return AddSteps<kOf, 2, 2>(left, right, steps, beside);
-    return AddSteps<kOf, 2, 1>(left, right, steps, beside);
-  }
-  if (columns > kTileLanes) return AddSteps<kOf, 1, 2>(left, right, steps, beside);
-  return AddSteps<kOf, 1, 1>(left, right, steps, beside);
-}
-
-inline void ZeroSums() {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-}
-
-// sums [kBlock, kBlock].
-inline void LoadSums(const float* sums) {
-  asm volatile("" ::: "memory");  // as in AddSteps
-  constexpr int64_t kStride = kBlock * sizeof(float);
-  _tile_loadd(0, sums, kStride);
-  _tile_loadd(1, sums + kTileLanes, kStride);
-  _tile_loadd(2, sums + kTileRows * kBlock, kStride);
-  _tile_loadd(3, sums + kTileRows * kBlock + kTileLanes, kStride);
-}
-inline void StoreSums(float* sums) {
-  constexpr int64_t kStride = kBlock * sizeof(float);
-  _tile_stored(0, sums, kStride);
-  _tile_stored(1, sums + kTileLanes, kStride);
-  _tile_stored(2, sums + kTileRows * kBlock, kStride);
-  _tile_stored(3, sums + kTileRows * kBlock + kTileLanes, kStride);
-}
 
 // Sums of a block and where they go: y = sums, or with the bias and the ReLU, of the rows and columns that there are.
 template <class T>
@@ -145,15 +66,14 @@ class Results {
  public:
   ~Results() { of_last().Write(kBlock); }
 
-  // Computes a block: `add` adds its products to the sums in the tiles, given the work beside its `steps` steps. Other arguments as in Result.
+  // Computes a block: `add` is given the work beside its `steps` steps, and where to store the sums. Other arguments as in Result.
   template <class Add>
   void Next(int64_t steps, const Add& add, int64_t rows, int64_t columns, const float* bias, bool relu, T* y, int64_t stride) {
     const int64_t at_once = Ceiling(kBlock, std::max<int64_t>(steps, 1));
     Result<T>& last = of_last();
-    add([&](int64_t step) { last.Write((step + 1) * at_once); });
+    add([&](int64_t step) { last.Write((step + 1) * at_once); }, results_[current_ ^ 1].sums());
     last.Write(kBlock);
     current_ ^= 1;
-    StoreSums(of_last().sums());
     of_last().Start(rows, columns, bias, relu, y, stride);
   }
 
@@ -173,14 +93,18 @@ void InParts(int64_t count, const Threads& threads, const Work& work) {
   });
 }
 
-// Adds the sums of all slices into the first by the balanced tree.
-inline void AddSlices(int64_t slices, float* sums) {
-  for (int64_t step = 1; step < slices; step *= 2) {
-    for (int64_t i = 0; i + step < slices; i += 2 * step) {
-      float *left = sums + i * kSums, *right = left + step * kSums;
-      for (int64_t n = 0; n < kSums; n += kTileLanes) _mm512_store_ps(left + n, _mm512_add_ps(_mm512_load_ps(left + n), _mm512_load_ps(right + n)));
+// The sum of several slices' sums by the balanced tree; these are changed.
+inline void AddSlices(int64_t slices, float* of_slices, float* sums) {
+  int64_t step = 1;
+  const auto add = [&](const float* left, float* to) {
+    for (int64_t n = 0; n < kSums; n += kTileLanes) {
+      _mm512_store_ps(to + n, _mm512_add_ps(_mm512_load_ps(left + n), _mm512_load_ps(left + step * kSums + n)));
     }
+  };
+  for (; 2 * step < slices; step *= 2) {
+    for (int64_t i = 0; i + step < slices; i += 2 * step) add(of_slices + i * kSums, of_slices + i * kSums);
   }
+  add(of_slices, sums);
 }
 
 // The panels that a task multiplies, of a matrix [samples, columns].
@@ -262,6 +186,7 @@ void Multiply(const Product<T>& of, const Threads& threads) {
     BFloat16* rows = all ? all + first * panel_size : of_rows.Of(at_once * panel_size);
     if (!all) pack(first, last, rows);
     Results<T> results;
+    const bool few = UseFewTiles();
     const int64_t begin = panels * part / divided, end = panels * (part + 1) / divided;
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t column = panel * kBlock, turn = (panel - begin) % kPanelsAtOnce;
@@ -273,9 +198,8 @@ void Multiply(const Product<T>& of, const Threads& threads) {
       }
       for (int64_t block = first; block < last; ++block) {
         const int64_t row = block * kBlock;
-        const auto add = [&](const auto& beside) {
-          ZeroSums();
-          AddBlock<kPieces<T>>(of.rows - row, of.columns - column, rows + (block - first) * panel_size, right, steps, beside);
+        const auto add = [&](const auto& beside, float* sums) {
+          SumBlock<kPieces<T>>(few, of.rows - row, of.columns - column, rows + (block - first) * panel_size, right, steps, beside, nullptr, sums);
         };
         results.Next(steps, add, std::min(kBlock, of.rows - row), of.columns - column, of.bias ? of.bias + column : nullptr, of.relu,
                      of.y + row * of.columns + column, of.columns);
@@ -317,31 +241,28 @@ void SumProducts(const KernelGradient<T>& of, const Threads& threads) {
         Transpose(2 * kPieces<T> * left.count * steps, to);
         right.Pack(sample, samples, steps, packed_right + slice * right.count * steps * kSize);
       }
+      const bool few = UseFewTiles();
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t row = block / right.count, column = block % right.count;
         const int64_t input = (left.first + row) * kBlock, output = (right.first + column) * kBlock;
         const BFloat16 *from = packed_left + row * steps * kSize, *by = packed_right + column * steps * kSize;
-        float* sums = partial + (of.slices > 1 ? 0 : block * kSums);
-        const auto add = [&](const auto& beside) {
-          if (of.slices == 1) {
-            begin > 0 ? LoadSums(sums) : ZeroSums();
-            return AddBlock<kPieces<T>>(of.inputs - input, of.outputs - output, from, by, steps, beside);
-          }
+        float* before = partial + (of.slices > 1 ? 0 : block * kSums);
+        const auto add = [&](const auto& beside, float* sums) {
+          const auto sum = [&](int64_t slice, const auto& work, const float* first, float* to) {
+            SumBlock<kPieces<T>>(few, of.inputs - input, of.outputs - output, from + slice * left.count * steps * kSize,
+                                 by + slice * right.count * steps * kSize, steps, work, first, to);
+          };
+          if (of.slices == 1) return sum(0, beside, begin > 0 ? before : nullptr, sums);
           for (int64_t slice = 0; slice < of.slices; ++slice) {
-            ZeroSums();
-            AddBlock<kPieces<T>>(of.inputs - input, of.outputs - output, from + slice * left.count * steps * kSize,
-                                 by + slice * right.count * steps * kSize, steps, [&](int64_t step) { beside(slice * steps + step); });
-            StoreSums(sums + slice * kSums);
+            sum(slice, [&](int64_t step) { beside(slice * steps + step); }, nullptr, partial + slice * kSums);
           }
-          AddSlices(of.slices, sums);
-          LoadSums(sums);
+          AddSlices(of.slices, partial, sums);
         };
         if (begin + steps == all_steps) {
           results.Next(of.slices * steps, add, std::min(kBlock, of.inputs - input), of.outputs - output, nullptr, false,
                        of.gradient + input * of.outputs + output, of.outputs);
         } else {
-          add([](int64_t) {});
-          StoreSums(sums);
+          add([](int64_t) {}, before);
         }
       }
     }

@@ -7,6 +7,8 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 
@@ -39,6 +41,7 @@ class Tiles {
       all.bytes[i] = 64;
       all.rows[i] = rows[i];
     }
+    asm volatile("" ::"r"(&all) : "memory");  // all of it is in memory: GCC 12 knows of its first 8 bytes only that they are read
     _tile_loadconfig(&all);
   }
 
@@ -50,6 +53,56 @@ class Tiles {
   };
   alignas(64) Configuration before_;
 };
+
+// Ways to use the tiles: all eight, or few at a time, and the others zero. By default it is measured which of them is faster; tests choose one.
+enum class TileUse { kMeasured, kAll, kFew };
+inline std::atomic<TileUse> tile_use{TileUse::kMeasured};
+
+// Ticks for 16 loads of tiles. Four tiles are loaded again and again; the other four hold something, or are zero.
+inline uint64_t TicksOfLoads(bool others) {
+  alignas(64) static const char kZeros[kTileRows * 64] = {};
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  if (others) {
+    _tile_loadd(0, kZeros, 64);
+    _tile_loadd(1, kZeros, 64);
+    _tile_loadd(2, kZeros, 64);
+    _tile_loadd(3, kZeros, 64);
+  }
+  _mm_lfence();
+  const uint64_t begin = __rdtsc();
+  for (int i = 0; i < 4; ++i) {
+    _tile_loadd(4, kZeros, 64);
+    _tile_loadd(5, kZeros, 64);
+    _tile_loadd(6, kZeros, 64);
+    _tile_loadd(7, kZeros, 64);
+  }
+  _mm_lfence();
+  return __rdtsc() - begin;
+}
+
+// Whether to use few tiles at a time. A core writes a tile into a spare register while instructions still read the tile's contents before. Its two threads
+// share these registers, and a tile that holds anything but its first zeros takes one. So where another program, on clouds that of another machine, uses
+// tiles on the same core, hardly a spare one is left to a thread that uses all eight: instructions that write tiles then wait for each other, and take 2
+// to 5 times as long. Call it while there is an object of the class Tiles; it changes all tiles. A thread's measurement counts for a while.
+inline bool UseFewTiles() {
+  constexpr uint64_t kFor = 1 << 20;  // ticks: half a millisecond
+  static thread_local uint64_t measured = 0;
+  static thread_local bool few = false;
+  const TileUse use = tile_use.load(std::memory_order_relaxed);
+  if (use != TileUse::kMeasured) return use == TileUse::kFew;
+  if (measured && __rdtsc() - measured < kFor) return few;
+  uint64_t with_others = ~uint64_t{0}, alone = with_others;
+  for (int turn = 0; turn < 2; ++turn) {  // after a pause the first instructions with tiles are slow
+    with_others = std::min(with_others, TicksOfLoads(true));
+    alone = std::min(alone, TicksOfLoads(false));
+  }
+  few = with_others > alone + alone / 4;
+  measured = __rdtsc();
+  return few;
+}
 
 // Exchanges the rows and columns that differ in a bit of their numbers.
 template <int kStep>

@@ -10,6 +10,9 @@ namespace emulated {
 // Returns true if the processor that this is compiled for has the other instructions that the code uses.
 bool HasTiles();
 
+// From now on few tiles at a time, or all of them, see UseFewTiles.
+void UseTiles(bool few);
+
 // InteractByTiles and InteractGradientByTiles with emulated tiles, for `samples` samples of N vectors of D bfloat16, given as bits.
 void Interact(int64_t samples, int vectors, int width, const uint16_t* bottom, const uint16_t* embeddings, uint16_t* out);
 void InteractGradient(int64_t samples, int vectors, int width, const uint16_t* bottom, const uint16_t* embeddings, const uint16_t* upstream,

@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "matrix.h"
+#include "tiles.h"
 
 namespace {
 
@@ -27,6 +28,13 @@ void TestLayer(int64_t inputs, int64_t outputs, bool relu, bool bfloat16) {
     x[(rows - 1) * x_stride] = kNan;
     std::vector<dlrm::BFloat16> rounded(bfloat16 ? dlrm::PackedLayer::RoundedSize(rows, inputs) : 0);
     layer.Apply(x.data(), x_stride, rows, y.data(), y_stride, rounded.data());
+#ifdef DLRM_TILES
+    std::vector<float> by_few(y.size(), 7.0f);
+    dlrm::tile_use = dlrm::TileUse::kFew;
+    layer.Apply(x.data(), x_stride, rows, by_few.data(), y_stride, rounded.data());
+    dlrm::tile_use = dlrm::TileUse::kAll;
+    CHECK(std::memcmp(y.data(), by_few.data(), y.size() * sizeof(float)) == 0);
+#endif
     if (rows == 2) alone.assign(y.begin(), y.begin() + outputs);
     CHECK(alone.empty() || std::memcmp(alone.data(), y.data(), outputs * sizeof(float)) == 0);
     for (int64_t i = 0; i < rows; ++i) {
