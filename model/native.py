@@ -258,6 +258,11 @@ def narrowed(operations: NativeOperations, values, dtype):
     return cast(tf.convert_to_tensor(values))
 
 
+def descend(operations: NativeOperations, weights: Sequence, gradients: Sequence, rate) -> None:
+    """Subtract `rate` times its gradient from each of the float32 variables, in one pass and with the bits of TensorFlow's operation."""
+    operations._library.dlrm_descend(weights=[weight.handle for weight in weights], gradients=list(gradients), rate=rate)
+
+
 def reserve_rows(operations: NativeOperations, rows: int, columns: int):
     """Return rows of zeros, `[rows, columns]` float32, that take memory as they are written. Raises tf.errors.ResourceExhaustedError."""
     return operations._library.dlrm_reserve_rows(shape=[rows, columns])

@@ -42,13 +42,14 @@ def _groups(config: Config, model: ShardedModel, steps_per_epoch: int) -> tuple[
     of_dense, of_tables = build_schedules(config.schedule, steps_per_epoch, config.training.epochs)
     groups = architecture_of(config.model).groups
     own = {name: group.name for name in weights for group in groups if name.startswith(f"{group.name}/")}
-    dense = [DenseGroup({name: weight for name, weight in weights.items() if name not in own}, dense_rule(options, dim), of_dense)]
+    native = None if compiled_by(config, model.embedding.world.size).optimizer else native_operations()
+    dense = [DenseGroup({name: weight for name, weight in weights.items() if name not in own}, dense_rule(options, dim), of_dense, native=native)]
     tables = [TableGroup(table_rule(options, dim), of_tables)]
     for group in reversed(groups):
         rule, schedule = RULES[group.optimizer(options)](options, 1), ConstantSchedule(group.learning_rate(options))
         tables.insert(0, TableGroup(rule, schedule, group.name))
         if members := {name: weight for name, weight in weights.items() if own.get(name) == group.name}:
-            dense.insert(1, DenseGroup(members, rule, schedule, group.name))
+            dense.insert(1, DenseGroup(members, rule, schedule, group.name, native))
     return tuple(dense), tuple(tables)
 
 

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from model.compilation import on_gpu
+from model.native import NativeOperations, descend
 from training.loss_scale import NO_SCALE, LossScale
 from training.optimizers.rule import Rule, Slot
 from training.optimizers.sgd import Sgd
@@ -21,10 +22,11 @@ class DenseGroup:
         rule: the optimizer's rule; Keras's optimizer of this rule computes the updates.
         schedule: the schedule of the learning rate.
         name: the name of a group that has a rule of its own; empty for all others.
+        native: the C++ operations; None for TensorFlow's own, which XLA can compile.
     """
 
-    def __init__(self, weights: Mapping[str, keras.Variable], rule: Rule, schedule: Schedule, name: str = ""):
-        self.name = name
+    def __init__(self, weights: Mapping[str, keras.Variable], rule: Rule, schedule: Schedule, name: str = "", native: NativeOperations | None = None):
+        self.name, self._native = name, native
         self.weights, self.schedule, self._skips_rate_0 = dict(weights), schedule, rule.divides_by_rate
         self._rule, self._optimizer = rule, rule.dense()
         self._optimizer.build(list(self.weights.values()))
@@ -50,6 +52,9 @@ class DenseGroup:
             self._apply(gradients, learning_rate, step)
 
     def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        if isinstance(self._rule, Sgd) and self._native and self.weights:
+            descend(self._native, [weight.value for weight in self.weights.values()], gradients, learning_rate)
+            return
         if isinstance(self._rule, Sgd) and not on_gpu():  # in one pass over memory; Keras's optimizer takes two
             for weight, gradient in zip(self.weights.values(), gradients, strict=True):
                 tf.raw_ops.ResourceApplyGradientDescent(var=weight.value.handle, alpha=learning_rate, delta=gradient)

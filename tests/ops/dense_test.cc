@@ -2,6 +2,7 @@
 #include "check.h"
 #include "columns.h"
 #include "dense.h"
+#include "dense_update.h"
 
 #include <algorithm>
 
@@ -104,6 +105,16 @@ void TestDense() {
   TestDenseOf<float>();
   TestDenseOf<BFloat16>();
   TestDenseOf<Float16>();
+}
+
+void TestDescent() {
+  for (const int64_t count : {0, 1, 70'000}) {
+    std::vector<float> weights(count), gradient(count), after(count);
+    for (int64_t i = 0; i < count; ++i) weights[i] = static_cast<float>(i), gradient[i] = static_cast<float>(i % 7);
+    std::vector<float> in_place = weights;
+    dlrm::Descend({{count, weights.data(), gradient.data(), after.data()}, {count, in_place.data(), gradient.data(), in_place.data()}}, 0.5f, kThreeThreads);
+    for (int64_t i = 0; i < count; ++i) CHECK(after[i] == i - 0.5f * (i % 7) && in_place[i] == after[i] && weights[i] == i);
+  }
 }
 
 void TestColumns() {

@@ -4,6 +4,7 @@ int main() {
   TestElements();
   TestRows();
   TestDense();
+  TestDescent();
   TestBatchNorm();
   TestColumns();
   TestInteraction();
