@@ -15,7 +15,9 @@ from model.native import native_operations
 from model.ordered_sums import parts, summed
 from model.slices import keeps_order
 from training.gradient_slices import gradient_slices
+from training.groups import DenseGroup
 from training.optimizers.sgd import Sgd
+from training.schedule import ConstantSchedule
 from utils.distributed import World
 
 
@@ -87,8 +89,7 @@ def _interaction(model: DLRM, count: int) -> Callable:
 def _plain_parts(model: DLRM, feed: Feed, gradients: tf.Tensor) -> dict[str, Action]:
     weights = [*model.bottom_mlp.trainable_variables, *model.top_mlp.trainable_variables]
     rule = Sgd()
-    optimizer = rule.dense()
-    optimizer.build(weights)
+    group = DenseGroup({str(i): weight for i, weight in enumerate(weights)}, rule, ConstantSchedule(0.0), native=native_operations())
     dense_gradients = [tf.zeros(weight.shape) for weight in weights]
     rate, number = tf.constant(0.0), tf.constant(0, tf.int64)
 
@@ -102,11 +103,11 @@ def _plain_parts(model: DLRM, feed: Feed, gradients: tf.Tensor) -> dict[str, Act
         model.embedding.update([GroupUpdate(rule, rate)], ids, values, number)
 
     @tf.function(autograph=False)
-    def apply(values):
-        optimizer.apply(values, weights)
+    def apply(values, rate, number):
+        group.apply(values, rate, number)
 
     return {
         "lookup": steps(lambda i: lookup(feed.on_device(i).inputs)),
         "sparse update": steps(lambda i: update(feed.on_device(i).inputs.unpacked().ids, gradients, rate, number)),
-        "dense optimizer": steps(lambda _: apply(dense_gradients)),
+        "dense optimizer": steps(lambda _: apply(dense_gradients, rate, number)),
     }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "elements.h"
+
 namespace dlrm {
 
 void Descend(const std::vector<DenseWeights>& all, float rate, const Threads& threads) {
@@ -19,7 +21,7 @@ void Descend(const std::vector<DenseWeights>& all, float rate, const Threads& th
     const int64_t first = parts[task].first, count = std::min(kAtOnce, of.count - first);
     const float *before = of.before + first, *gradient = of.gradient + first;
     float* after = of.after + first;
-#pragma GCC ivdep
+    DLRM_INDEPENDENT
     for (int64_t i = 0; i < count; ++i) after[i] = before[i] - gradient[i] * rate;
   });
 }

@@ -74,10 +74,10 @@ struct Numbers {
   }
 };
 
-constexpr int64_t kAhead = 2048;  // bytes from what is packed to what is prefetched along a row: processors do not prefetch beyond a page of memory
+// Bytes from what is packed to what is prefetched, for the left and for the right matrix: processors themselves do not prefetch beyond a page of memory.
+constexpr int64_t kLeftAhead = 2048, kRightAhead = 4096;
 
-// A block of the left matrix: a step has two tiles of 16 rows for each piece; a tile's row has the row's next 32 numbers. Memory is read along the rows,
-// which processors prefetch.
+// A block of the left matrix: a step has two tiles of 16 rows for each piece; a tile's row has the row's next 32 numbers. Memory is read along the rows.
 template <int kOf, class From>
 void PackRows(const From* from, int64_t stride, int64_t rows, int64_t depth, BFloat16* to) {
   alignas(64) static constexpr uint16_t kUpper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
@@ -87,7 +87,7 @@ void PackRows(const From* from, int64_t stride, int64_t rows, int64_t depth, BFl
     BFloat16* at = to;
     for (int64_t first = 0; first < depth; first += kTileElements, at += kOf * kPair) {
       const int64_t rest = row < rows ? depth - first : 0;
-      PrefetchToRead(from + first + kAhead / sizeof(From), kTileElements * sizeof(From));
+      if (row < rows) PrefetchToRead(from + first + kLeftAhead / sizeof(From), kTileElements * sizeof(From));
       if constexpr (std::is_same_v<From, BFloat16>) {
         const __mmask32 mask = rest >= kTileElements ? ~__mmask32{0} : (__mmask32{1} << rest) - 1;
         _mm512_store_si512(at, _mm512_maskz_loadu_epi16(mask, from + first));
@@ -120,8 +120,8 @@ void PackPairs(const From* from, int64_t stride, int64_t rows, int64_t columns, 
       continue;
     }
     for (int64_t first = 0; first < columns; first += kBlock, at += panel) {
-      PrefetchToRead(from + first + 2 * kAhead / sizeof(From), kBlock * sizeof(From));
-      PrefetchToRead(from + stride + first + 2 * kAhead / sizeof(From), kBlock * sizeof(From));
+      PrefetchToRead(from + first + kRightAhead / sizeof(From), kBlock * sizeof(From));
+      PrefetchToRead(from + stride + first + kRightAhead / sizeof(From), kBlock * sizeof(From));
       for (int64_t half = 0; half < 2; ++half) {
         const __mmask16 mask = FirstOf(columns - first - half * kTileLanes);
         const From* of_half = from + first + half * kTileLanes;

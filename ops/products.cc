@@ -93,7 +93,7 @@ void InParts(int64_t count, const Threads& threads, const Work& work) {
   });
 }
 
-// The sum of several slices' sums by the balanced tree; these are changed.
+// The sum of at least two slices' sums by the balanced tree; these are changed.
 inline void AddSlices(int64_t slices, float* of_slices, float* sums) {
   int64_t step = 1;
   const auto add = [&](const float* left, float* to) {

@@ -257,9 +257,10 @@ class DescendOp : public OpKernel {
     for (int i = 0; i < count; ++i) {
       Tensor* values = variables[i]->tensor();
       const Tensor& gradient = context->input(count + i);
+      OP_REQUIRES(context, variables[i]->is_initialized, absl::FailedPreconditionError(StrCat("weights ", i, ": not initialised")));
       OP_REQUIRES(context, values->dtype() == tensorflow::DT_FLOAT && values->shape() == gradient.shape(),
                   InvalidArgumentError(StrCat("weights ", i, ": expected float32 of shape ", gradient.shape().DebugString(), ", received ",
-                                              values->shape().DebugString())));
+                                              tensorflow::DataTypeString(values->dtype()), " of shape ", values->shape().DebugString())));
       const bool alone = values->RefCountIsOne();  // else someone may still read the buffer, and the weights get another one
       if (!alone) OP_REQUIRES_OK(context, context->allocate_temp(values->dtype(), values->shape(), &fresh[i]));
       const float* before = static_cast<const float*>(values->data());

@@ -135,7 +135,7 @@ void SumNarrow(const BFloat16* left, const BFloat16* right, int64_t steps, const
   _tile_stored(1, sums + kTileLanes, kSumsStride);
 }
 
-// The same of any block, in the way that is asked for.
+// The same of any block, in the way that is asked for. Of a block with at most 16 rows, the narrow way does not write the sums of the other rows.
 template <int kOf, class Work>
 void SumBlock(bool narrow, int64_t rows, int64_t columns, const BFloat16* left, const BFloat16* right, int64_t steps, const Work& beside,
               const float* before, float* sums) {
@@ -143,7 +143,7 @@ void SumBlock(bool narrow, int64_t rows, int64_t columns, const BFloat16* left, 
   if (narrow) {
     constexpr int64_t kHalf = kTileRows * kBlock;
     const auto nothing = [](int64_t) {};
-    _tile_zero(2);  // what is not used must be zero
+    _tile_zero(2);  // zeros take no register
     _tile_zero(3);
     _tile_zero(5);
     _tile_zero(7);

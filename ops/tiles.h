@@ -54,8 +54,9 @@ class Tiles {
   alignas(64) Configuration before_;
 };
 
-// Ways to use the tiles: all eight, or few at a time, and the others zero. By default it is measured which of them is faster; tests choose one.
-enum class TileUse { kMeasured, kAll, kFew };
+// Ways to use the tiles: all eight, or few at a time, and the others zero. By default it is measured which of them is faster; tests choose one, or change at
+// each question.
+enum class TileUse { kMeasured, kAll, kFew, kAlternating };
 inline std::atomic<TileUse> tile_use{TileUse::kMeasured};
 
 // Ticks for 16 loads of tiles. Four tiles are loaded again and again; the other four hold something, or are zero.
@@ -92,6 +93,7 @@ inline bool UseFewTiles() {
   static thread_local uint64_t measured = 0;
   static thread_local bool few = false;
   const TileUse use = tile_use.load(std::memory_order_relaxed);
+  if (use == TileUse::kAlternating) return few = !few;
   if (use != TileUse::kMeasured) return use == TileUse::kFew;
   if (measured && __rdtsc() - measured < kFor) return few;
   uint64_t with_others = ~uint64_t{0}, alone = with_others;

@@ -19,7 +19,7 @@ class DenseGroup:
 
     Args:
         weights: the weights by name.
-        rule: the optimizer's rule; Keras's optimizer of this rule computes the updates.
+        rule: the optimizer's rule; Keras's optimizer of this rule computes the updates, but not those of plain SGD on a CPU.
         schedule: the schedule of the learning rate.
         name: the name of a group that has a rule of its own; empty for all others.
         native: the C++ operations; None for TensorFlow's own, which XLA can compile.

@@ -146,12 +146,13 @@ def _dense(world, rule) -> np.ndarray:
     import keras
     import tensorflow as tf
 
+    from model.native import native_operations
     from model.ordered_sums import pairwise_sum, sum_in_order
     from training.groups import DenseGroup
     from training.schedule import LearningRateSchedule
 
     weight = keras.Variable(start(CASES["one id"], "cat_0"))
-    group = DenseGroup({"weight": weight}, rule, LearningRateSchedule(1.0, 0, 1, 1))
+    group = DenseGroup({"weight": weight}, rule, LearningRateSchedule(1.0, 0, 1, 1), native=native_operations())
     for step in range(STEPS):
         mine = dense_gradient(step)[world.rank * BATCH // world.size : (world.rank + 1) * BATCH // world.size]
         total = sum_in_order(tf.constant(pairwise_sum(list(mine)).ravel()), world, "dense_gradients")

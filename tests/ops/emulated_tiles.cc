@@ -71,7 +71,7 @@ namespace emulated {
 
 bool HasTiles() { return true; }
 
-void UseTiles(bool few) { dlrm::tile_use = few ? dlrm::TileUse::kFew : dlrm::TileUse::kAll; }
+void UseTiles(int way) { dlrm::tile_use = static_cast<dlrm::TileUse>(way); }
 
 void Interact(int64_t samples, int vectors, int width, const uint16_t* bottom, const uint16_t* embeddings, uint16_t* out) {
   using T = dlrm::BFloat16;
@@ -128,7 +128,7 @@ void SumProducts(bool float32, int64_t slices, int64_t samples, int64_t inputs, 
 namespace emulated {
 
 bool HasTiles() { return false; }
-void UseTiles(bool) {}
+void UseTiles(int) {}
 void Interact(int64_t, int, int, const uint16_t*, const uint16_t*, uint16_t*) {}
 void InteractGradient(int64_t, int, int, const uint16_t*, const uint16_t*, const uint16_t*, uint16_t*, uint16_t*) {}
 void Multiply(bool, int64_t, int64_t, int64_t, const void*, const float*, bool, const float*, bool, void*) {}

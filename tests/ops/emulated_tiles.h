@@ -10,8 +10,8 @@ namespace emulated {
 // Returns true if the processor that this is compiled for has the other instructions that the code uses.
 bool HasTiles();
 
-// From now on few tiles at a time, or all of them, see UseFewTiles.
-void UseTiles(bool few);
+// The way to use the tiles from now on: a value of TileUse.
+void UseTiles(int way);
 
 // InteractByTiles and InteractGradientByTiles with emulated tiles, for `samples` samples of N vectors of D bfloat16, given as bits.
 void Interact(int64_t samples, int vectors, int width, const uint16_t* bottom, const uint16_t* embeddings, uint16_t* out);

@@ -24,11 +24,14 @@ const Shape kShapes[] = {{0, 40, 20}, {1, 1, 1}, {3, 13, 40}, {16, 32, 16}, {33,
 
 double Used(float x, bool float32) { return float32 ? x : dlrm::Widened(Narrowed<BFloat16>(x)); }
 
-// From now on few tiles at a time, or all of them.
-void UseTiles(bool few, bool by_emulation) {
-  if (by_emulation) return emulated::UseTiles(few);
+// The values of TileUse, for compilers whose target has no tiles. With `kAlternating` the way changes from task to task, and from chunk to chunk.
+enum Way { kMeasured, kAll, kFew, kAlternating };
+const Way kWays[] = {kAll, kFew, kAlternating, kMeasured};
+
+void UseTiles(Way way, bool by_emulation) {
+  if (by_emulation) return emulated::UseTiles(way);
 #ifdef DLRM_TILES
-  dlrm::tile_use = few ? dlrm::TileUse::kFew : dlrm::TileUse::kAll;
+  dlrm::tile_use = static_cast<dlrm::TileUse>(way);
 #endif
 }
 
@@ -39,28 +42,26 @@ void TestMultiply(const Shape& shape, bool transposed, bool with_bias, bool relu
   const std::vector<T> x = Drawn<T>(rows * depth, 1);
   const std::vector<float> matrix = Drawn<float>(depth * columns, 2), drawn = Drawn<float>(columns, 3);
   const float* bias = with_bias ? drawn.data() : nullptr;
-  std::vector<T> y(rows * columns), by_few(rows * columns);
-  if (by_emulation) {
-    for (const bool few : {true, false}) {
-      UseTiles(few, true);
-      emulated::Multiply(kFloat32, packs_itself, rows, depth, columns, x.data(), matrix.data(), transposed, bias, relu, (few ? by_few : y).data());
+  std::vector<T> y(rows * columns), others(rows * columns);
+  std::vector<Line> packed(dlrm::PackedSize<T>(depth, columns) * sizeof(BFloat16) / sizeof(Line));
+  auto* of_matrix = reinterpret_cast<BFloat16*>(packed.data());
+  if (!by_emulation) dlrm::Pack<T>(depth, columns, matrix.data(), transposed, of_matrix, kThreeThreads);
+  for (const Way way : kWays) {
+    UseTiles(way, by_emulation);
+    T* to = (way == kAll ? y : others).data();
+    if (by_emulation) {
+      emulated::Multiply(kFloat32, packs_itself, rows, depth, columns, x.data(), matrix.data(), transposed, bias, relu, to);
+    } else {
+      const BFloat16* given = packs_itself ? nullptr : of_matrix;
+      dlrm::Multiply<T>({rows, depth, columns, x.data(), given, bias, relu, to, matrix.data(), transposed}, kThreeThreads);
     }
-  } else {
-    std::vector<Line> packed(dlrm::PackedSize<T>(depth, columns) * sizeof(BFloat16) / sizeof(Line));
-    auto* of_matrix = reinterpret_cast<BFloat16*>(packed.data());
-    dlrm::Pack<T>(depth, columns, matrix.data(), transposed, of_matrix, kThreeThreads);
-    dlrm::Product<T> product = {rows, depth, columns, x.data(), of_matrix, bias, relu, y.data(), matrix.data(), transposed};
-    if (packs_itself) product.packed = nullptr;
-    UseTiles(false, false);
-    dlrm::Multiply<T>(product, kThreeThreads);
-    UseTiles(true, false);
-    product.y = by_few.data();
-    dlrm::Multiply<T>(product, kThreeThreads);
-    std::vector<T> last(columns);  // the last row alone has the same bits
-    if (rows > 0) dlrm::Multiply<T>({1, depth, columns, x.data() + (rows - 1) * depth, of_matrix, bias, relu, last.data()}, kThreeThreads);
-    CHECK(rows == 0 || std::memcmp(last.data(), y.data() + (rows - 1) * columns, columns * sizeof(T)) == 0);
+    CHECK(way == kAll || y.empty() || std::memcmp(y.data(), others.data(), y.size() * sizeof(T)) == 0);
   }
-  CHECK(y.empty() || std::memcmp(y.data(), by_few.data(), y.size() * sizeof(T)) == 0);
+  if (!by_emulation && rows > 0) {
+    std::vector<T> last(columns);  // the last row alone has the same bits
+    dlrm::Multiply<T>({1, depth, columns, x.data() + (rows - 1) * depth, of_matrix, bias, relu, last.data()}, kThreeThreads);
+    CHECK(std::memcmp(last.data(), y.data() + (rows - 1) * columns, columns * sizeof(T)) == 0);
+  }
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
       double sum = bias ? bias[j] : 0;
@@ -75,17 +76,17 @@ void TestSums(int64_t slices, const Shape& shape, bool by_emulation) {
   constexpr bool kFloat32 = std::is_same_v<T, float>;
   const auto [samples, inputs, outputs] = shape;
   const std::vector<T> x = Drawn<T>(slices * samples * inputs, 1), upstream = Drawn<T>(slices * samples * outputs, 2);
-  std::vector<float> gradient(inputs * outputs), by_few(inputs * outputs);
-  for (const bool few : {true, false}) {
-    UseTiles(few, by_emulation);
-    float* sums = (few ? by_few : gradient).data();
+  std::vector<float> gradient(inputs * outputs), others(inputs * outputs);
+  for (const Way way : kWays) {
+    UseTiles(way, by_emulation);
+    float* to = (way == kAll ? gradient : others).data();
     if (by_emulation) {
-      emulated::SumProducts(kFloat32, slices, samples, inputs, outputs, x.data(), upstream.data(), sums);
+      emulated::SumProducts(kFloat32, slices, samples, inputs, outputs, x.data(), upstream.data(), to);
     } else {
-      dlrm::SumProducts<T>({slices, samples, inputs, outputs, x.data(), upstream.data(), sums}, kThreeThreads);
+      dlrm::SumProducts<T>({slices, samples, inputs, outputs, x.data(), upstream.data(), to}, kThreeThreads);
     }
+    CHECK(way == kAll || std::memcmp(gradient.data(), others.data(), gradient.size() * sizeof(float)) == 0);
   }
-  CHECK(std::memcmp(gradient.data(), by_few.data(), gradient.size() * sizeof(float)) == 0);
   for (int64_t i = 0; i < inputs; ++i) {
     for (int64_t j = 0; j < outputs; ++j) {
       double sum = 0;
@@ -124,6 +125,7 @@ void TestAll(bool by_emulation) {
   for (const Shape& shape : kShapes) {
     for (const int64_t slices : {1, 2, 5, 8}) TestSums<T>(slices, shape, by_emulation);
   }
+  TestSums<T>(1, {8300, 20, 40}, by_emulation);  // in several chunks
 }
 
 // Numbers of which no piece may be lost: of all sizes, beside each other.
