@@ -259,7 +259,10 @@ def narrowed(operations: NativeOperations, values, dtype):
 
 
 def descend(operations: NativeOperations, weights: Sequence, gradients: Sequence, rate) -> None:
-    """Subtract `rate` times its gradient from each of the float32 variables, in one pass and with the bits of TensorFlow's operation (but for the sign of NaN)."""
+    """Subtract `rate` times its gradient from each of the float32 variables, in one pass.
+
+    The bits are those of TensorFlow's operation, but for the sign of NaN.
+    """
     operations._library.dlrm_descend(weights=[weight.handle for weight in weights], gradients=list(gradients), rate=rate)
 
 
