@@ -17,14 +17,19 @@ constexpr int kFewRows = 4;        // up to so many rows, vectors are faster tha
 constexpr int64_t kPrefetched = 32;  // pairs of inputs whose weights are then prefetched
 
 // Tiles 0 to 3: sums of two times two tiles. 4 and 5: inputs. 6 and 7: weights. (The compiler takes literal numbers only.)
-// sums [kBlockRows, kPanelColumns] = x W for at most kBlockRows rows and a panel; `both`: there are more than kTileRows rows.
-template <bool kBoth>
+// sums [kBlockRows, kPanelColumns] = x W for at most kBlockRows rows and a panel; kBoth: there are more than kTileRows rows. Or, for at most kTileRows
+// rows, with few tiles at a time, see UseFewTiles: the others are zero.
+template <bool kBoth, bool kFew = false>
 inline void Products(const float* weights, int64_t depth, const BFloat16* x, int64_t stride, float* sums) {
   _tile_zero(0);
   _tile_zero(1);
-  if constexpr (kBoth) {
+  if constexpr (kBoth || kFew) {
     _tile_zero(2);
     _tile_zero(3);
+  }
+  if constexpr (kFew) {
+    _tile_zero(5);
+    _tile_zero(7);
   }
   const int64_t bytes = stride * sizeof(BFloat16), of_panel = kPanelColumns * sizeof(float);
   for (int64_t k = 0; k < depth; k += kPairsOfTile) {
@@ -32,8 +37,13 @@ inline void Products(const float* weights, int64_t depth, const BFloat16* x, int
     _tile_loadd(4, x + 2 * k, bytes);
     _tile_loadd(6, tile, of_panel);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, tile + kTileLanes, of_panel);
-    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kFew) {
+      _tile_loadd(6, tile + kTileLanes, of_panel);
+      _tile_dpbf16ps(1, 4, 6);
+    } else {
+      _tile_loadd(7, tile + kTileLanes, of_panel);
+      _tile_dpbf16ps(1, 4, 7);
+    }
     if constexpr (kBoth) {
       _tile_loadd(5, x + kTileRows * stride + 2 * k, bytes);
       _tile_dpbf16ps(2, 5, 6);
@@ -45,45 +55,6 @@ inline void Products(const float* weights, int64_t depth, const BFloat16* x, int
   if constexpr (kBoth) {
     _tile_stored(2, sums + kTileRows * kPanelColumns, of_panel);
     _tile_stored(3, sums + kTileRows * kPanelColumns + kTileLanes, of_panel);
-  }
-}
-
-// The same for a half, with few tiles at a time, see UseFewTiles: the others are zero.
-template <bool kLower>
-inline void ProductsOfHalf(const float* weights, int64_t depth, const BFloat16* x, int64_t stride, float* sums) {
-  const int64_t bytes = stride * sizeof(BFloat16), of_panel = kPanelColumns * sizeof(float);
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  if constexpr (kLower) {
-    _tile_zero(4);
-  } else {
-    _tile_zero(5);
-  }
-  _tile_zero(7);
-  for (int64_t k = 0; k < depth; k += kPairsOfTile) {
-    const float* tile = weights + k * kPanelColumns;
-    if constexpr (kLower) {
-      _tile_loadd(5, x + 2 * k, bytes);
-      _tile_loadd(6, tile, of_panel);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_loadd(6, tile + kTileLanes, of_panel);
-      _tile_dpbf16ps(3, 5, 6);
-    } else {
-      _tile_loadd(4, x + 2 * k, bytes);
-      _tile_loadd(6, tile, of_panel);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(6, tile + kTileLanes, of_panel);
-      _tile_dpbf16ps(1, 4, 6);
-    }
-  }
-  if constexpr (kLower) {
-    _tile_stored(2, sums, of_panel);
-    _tile_stored(3, sums + kTileLanes, of_panel);
-  } else {
-    _tile_stored(0, sums, of_panel);
-    _tile_stored(1, sums + kTileLanes, of_panel);
   }
 }
 
@@ -150,9 +121,7 @@ void MultiplyByTiles(const TilePanels& panels, const BFloat16* x, int64_t x_stri
       if (count <= kFewRows) {
         FewRows<kFewRows>(count, weights, panels.depth, from, x_stride, sums);
       } else if (few) {
-        ProductsOfHalf<false>(weights, panels.depth, from, x_stride, sums);
-        const BFloat16* lower = from + kTileRows * x_stride;
-        if (count > kTileRows) ProductsOfHalf<true>(weights, panels.depth, lower, x_stride, sums + kTileRows * kPanelColumns);
+        Products<false, true>(weights, panels.depth, from, x_stride, sums);
       } else {
         count > kTileRows ? Products<true>(weights, panels.depth, from, x_stride, sums) : Products<false>(weights, panels.depth, from, x_stride, sums);
       }
@@ -162,8 +131,8 @@ void MultiplyByTiles(const TilePanels& panels, const BFloat16* x, int64_t x_stri
   if (rows <= kFewRows) return block(0, rows);
   Tiles tiles;
   few = UseFewTiles();
-  const int64_t whole = rows / kBlockRows * kBlockRows, rest = rows - whole;
-  for (int64_t row = 0; row < whole; row += kBlockRows) block(row, kBlockRows);
+  const int64_t at_once = few ? kTileRows : kBlockRows, whole = rows / at_once * at_once, rest = rows - whole;
+  for (int64_t row = 0; row < whole; row += at_once) block(row, at_once);
   if (rest == 0) return;
   if (rest <= kFewRows) return block(whole, rest);
   const auto upper = static_cast<uint8_t>(std::min<int64_t>(rest, kTileRows)), lower = static_cast<uint8_t>(std::max<int64_t>(rest - kTileRows, 1));
