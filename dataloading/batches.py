@@ -16,6 +16,7 @@ from dataloading.features import DatasetError
 from dataloading.id_columns import id_column
 from dataloading.ranges import ERROR, check_labels, check_numerical, check_weights
 from dataloading.row_shuffle import ShuffledRows
+from dataloading.small_batches import SmallBatches
 
 T = TypeVar("T")
 
@@ -154,6 +155,9 @@ class BatchReader:
         self.out_of_range = 0  # ids mapped into range so far, over the features that this worker counts
         self._num_rows = [feature.cardinality for feature in split.spec.categorical] if ids.num_rows is None else list(ids.num_rows)
         self._out_of_range = ids.out_of_range
+        own, valid = (share.rank, share.num_workers), (self._num_rows, self._out_of_range)
+        unweighted = split.spec.weight is None and weight_of_negatives == 1
+        self._small = SmallBatches(batch_size, own, self._features, self._local_features, *valid) if unweighted else None
 
     def __len__(self) -> int:
         return math.ceil(self.split.num_samples / self.batch_size)
@@ -168,19 +172,22 @@ class BatchReader:
 
     def epoch(self, epoch: int = 0, first: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch, starting at position `first`. Raises DatasetError for a value out of range or a truncated file."""
-        for number in self.order(epoch, first):
-            yield self.read(number, epoch)
+        order, window = self.order(epoch, first), None if self._shuffled is None else self._window
+        whole = self.split.num_samples // self.batch_size
+        for found in order if self._small is None else self._small.batches(order, whole, window, partial(self._rows, epoch)):
+            yield self.read(found, epoch) if isinstance(found, int) else Batch(*found[:5], self.batch_size, groups=found.groups)
 
     def read(self, number: int, epoch: int = 0) -> Batch:
         """Read batch `number`: B rows from row number·B on; with a shuffle window, B rows drawn from the batch's window."""
-        if self._shuffled is None:
-            return self._read(self.split, number)
-        self._shuffled.start(epoch)
         try:
-            return self._read(self._shuffled, number)
+            return self._read(self._rows(epoch), number)
         except DatasetError:
-            self._read_in_file_order(number // self._window)  # raises the error with the row number of the file, not that of the shuffled order
+            if self._shuffled is not None:
+                self._read_in_file_order(number // self._window)  # raises the error with the row number of the file, not that of the shuffled order
             raise
+
+    def _rows(self, epoch: int) -> Split:
+        return self.split if self._shuffled is None else self._shuffled.of(epoch)
 
     def _read_in_file_order(self, window: int) -> None:
         features = (*self._features, *self._local_features)

@@ -30,9 +30,10 @@ class ShuffledRows:
         self._order = np.empty(0, np.intp)
         self._columns: dict[str, np.ndarray] = {}
 
-    def start(self, epoch: int) -> None:
-        """Use the row order of this epoch from now on."""
+    def of(self, epoch: int) -> "ShuffledRows":
+        """Return itself, in the row order of this epoch from now on."""
         self._epoch = epoch
+        return self
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
         """Return ids of a feature: `[n]` integer, `[n, h]` for a feature with several ids per sample."""

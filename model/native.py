@@ -258,12 +258,29 @@ def narrowed(operations: NativeOperations, values, dtype):
     return cast(tf.convert_to_tensor(values))
 
 
-def descend(operations: NativeOperations, weights: Sequence, gradients: Sequence, rate) -> None:
-    """Subtract `rate` times its gradient from each of the float32 variables, in one pass.
+class DenseRule(NamedTuple):
+    """The update of dense weights by an optimizer: the rule's name in `ops/dense_update.h`, its slots by their names in Keras, and its constants."""
 
-    The bits are those of TensorFlow's operation, but for the sign of NaN.
+    name: str
+    slots: tuple[str, ...]
+    constants: tuple[float, ...]
+
+
+def update_dense(operations: NativeOperations, rule: DenseRule, weights: Sequence, slots: Sequence, gradients: Sequence, scalars) -> None:
+    """Update float32 variables and their slots in one pass.
+
+    The bits are those of Keras's optimizers by TensorFlow's operations, but for the sign of NaN.
+
+    Args:
+        operations: the operations.
+        rule: the rule.
+        weights: n variables, each given once.
+        slots: the slots of the first variable, then those of the second, …
+        gradients: n tensors, of the variables' shapes.
+        scalars: float32 `[1]`, see `Rule.scalars`.
     """
-    operations._library.dlrm_descend(weights=[weight.handle for weight in weights], gradients=list(gradients), rate=rate)
+    handles = ([variable.handle for variable in some] for some in (weights, slots))
+    operations._library.dlrm_update_dense(*handles, list(gradients), scalars, rule=rule.name, constants=list(rule.constants))
 
 
 def reserve_rows(operations: NativeOperations, rows: int, columns: int):

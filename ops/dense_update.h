@@ -1,22 +1,45 @@
-// The update of the dense weights by gradient descent, all in one pass.
+// The update of the dense weights by their optimizer, all in one pass.
 #ifndef DLRM_OPS_DENSE_UPDATE_H_
 #define DLRM_OPS_DENSE_UPDATE_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "optimizer.h"
 #include "parallel.h"
 
 namespace dlrm {
 
-// An array of weights: after = before - rate gradient, rounded after each operation. `after` may be `before`.
-struct DenseWeights {
-  int64_t count;
-  const float *before, *gradient;
+// An array before and after the step; both may be the same memory.
+struct Changed {
+  const float* before;
   float* after;
 };
 
-void Descend(const std::vector<DenseWeights>& all, float rate, const Threads& threads);
+// An array of weights, its gradient and its optimizer's slots.
+struct DenseWeights {
+  int64_t count;
+  const float* gradient;
+  Changed weights, slots[kMaxSlots];
+};
+
+// The inputs that a rule for dense weights needs.
+struct DenseRuleFacts {
+  int slots, constants;
+};
+
+// Returns null for a rule that dense weights have not here. The rules are those of Keras's optimizers, rounded after each operation as by TensorFlow:
+//
+//   sgd       weights -= g rate
+//   momentum  m = m momentum - g rate; weights += m                                                       constants: momentum
+//   adagrad   a += g^2; weights -= rate g / sqrt(a + epsilon)                                             constants: epsilon
+//   adam      m += (g - m) rest1; v += (g^2 - v) rest2; weights -= m rate / (sqrt(v) + epsilon)           constants: beta1, rest1, beta2, rest2, epsilon
+//   rmsprop   v = rho v + rest g^2; weights -= rate g / (sqrt(v + inside) + outside)                      constants: rho, rest, inside, outside
+const DenseRuleFacts* DenseFactsOf(const std::string& rule);
+
+// Updates all arrays by a rule that `DenseFactsOf` knows, with one scalar: the learning rate, for Adam after the bias correction.
+void UpdateDense(const std::vector<DenseWeights>& all, const Optimizer& optimizer, const Threads& threads);
 
 }  // namespace dlrm
 

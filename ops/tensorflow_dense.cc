@@ -1,13 +1,8 @@
 // TensorFlow operations for the elementwise passes of the dense layers: signatures and checks.
-#include <algorithm>
-#include <functional>
 #include <vector>
 
 #include "dense.h"
-#include "dense_update.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_dropout.h"
 #include "tensorflow_kernel.h"
@@ -220,61 +215,6 @@ class SumInPairsOp : public OpKernel {
 };
 
 DLRM_REGISTER_KERNELS("DlrmSumInPairs", SumInPairsOp);
-
-REGISTER_OP("DlrmDescend")
-    .Input("weights: num_weights * resource")
-    .Input("gradients: num_weights * float")
-    .Input("rate: float")
-    .Attr("num_weights: int >= 1")
-    .SetIsStateful()
-    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
-    .Doc(R"doc(
-Subtracts rate times its gradient from each of the weights, float32 variables, each given once.
-)doc");
-
-class DescendOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    using tensorflow::Var;
-    const int count = context->num_inputs() / 2;
-    OP_REQUIRES(context, tensorflow::TensorShapeUtils::IsScalar(context->input(2 * count).shape()), InvalidArgumentError("rate: expected a scalar"));
-    std::vector<tensorflow::core::RefCountPtr<Var>> variables(count);
-    std::vector<Var*> in_order;
-    for (int i = 0; i < count; ++i) {
-      OP_REQUIRES_OK(context, tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, i), &variables[i]));
-      in_order.push_back(variables[i].get());
-    }
-    std::sort(in_order.begin(), in_order.end(), [](Var* a, Var* b) { return std::less<void*>()(a->mu(), b->mu()); });
-    const bool once = std::adjacent_find(in_order.begin(), in_order.end()) == in_order.end();
-    OP_REQUIRES(context, once, InvalidArgumentError("weights: expected each variable once"));
-    std::vector<tensorflow::mutex_lock> locks;
-    locks.reserve(count);
-    for (Var* variable : in_order) locks.emplace_back(*variable->mu());
-    std::vector<DenseWeights> all;
-    std::vector<Tensor> fresh(count);
-    for (int i = 0; i < count; ++i) {
-      Tensor* values = variables[i]->tensor();
-      const Tensor& gradient = context->input(count + i);
-      OP_REQUIRES(context, variables[i]->is_initialized, absl::FailedPreconditionError(StrCat("weights ", i, ": not initialised")));
-      OP_REQUIRES(context, values->dtype() == tensorflow::DT_FLOAT && values->shape() == gradient.shape(),
-                  InvalidArgumentError(StrCat("weights ", i, ": expected float32 of shape ", gradient.shape().DebugString(), ", received ",
-                                              tensorflow::DataTypeString(values->dtype()), " of shape ", values->shape().DebugString())));
-      const bool alone = values->RefCountIsOne();  // else someone may still read the buffer, and the weights get another one
-      if (!alone) OP_REQUIRES_OK(context, context->allocate_temp(values->dtype(), values->shape(), &fresh[i]));
-      const float* before = static_cast<const float*>(values->data());
-      all.push_back({values->NumElements(), before, gradient.flat<float>().data(), static_cast<float*>((alone ? *values : fresh[i]).data())});
-    }
-    const float rate = context->input(2 * count).scalar<float>()();
-    Guarded(context, [&](const Threads& threads) { Descend(all, rate, threads); });
-    for (int i = 0; i < count; ++i) {
-      if (fresh[i].NumElements() > 0 && context->status().ok()) *variables[i]->tensor() = fresh[i];
-    }
-  }
-};
-
-REGISTER_KERNEL_BUILDER(Name("DlrmDescend").Device(tensorflow::DEVICE_CPU), DescendOp);
 
 }  // namespace
 }  // namespace dlrm

@@ -52,7 +52,19 @@ WITH_HELP = (
 WITHOUT_HELP = ("serving.stub_environment", "serving.triton_install")
 BENCHMARKS = (
     *("accuracy", "checkpoint", "dataloader", "embedding_bags", "gpu.estimate", "gpu.graph", "gpu.kernels", "inference", "large", "large_turns"),
-    *("metrics", "observation", "preproc", "preproc_spark", "published", "replicas", "scaling", "serving", "small_logs", "small_sample"),
+    *(
+        "metrics",
+        "observation",
+        "optimizers",
+        "preproc",
+        "preproc_spark",
+        "published",
+        "replicas",
+        "scaling",
+        "serving",
+        "small_logs",
+        "small_sample",
+    ),
     *("startup", "table_logs", "train_step", "whole_run"),
 )
 PROGRAMS = ("dcnv2.py", "deepfm.py", "dlrm.py", "finalmlp.py", "fm.py", "main.py", "wide_and_deep.py")

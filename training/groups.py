@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from model.compilation import on_gpu
-from model.native import NativeOperations, descend
+from model.native import NativeOperations, update_dense
 from training.loss_scale import NO_SCALE, LossScale
 from training.optimizers.rule import Rule, Slot
 from training.optimizers.sgd import Sgd
@@ -19,17 +19,18 @@ class DenseGroup:
 
     Args:
         weights: the weights by name.
-        rule: the optimizer's rule; Keras's optimizer of this rule computes the updates, but not those of plain SGD on a CPU.
+        rule: the optimizer's rule; Keras's optimizer of this rule computes the updates where the C++ operations do not have it.
         schedule: the schedule of the learning rate.
         name: the name of a group that has a rule of its own; empty for all others.
         native: the C++ operations; None for TensorFlow's own, which XLA can compile.
     """
 
     def __init__(self, weights: Mapping[str, keras.Variable], rule: Rule, schedule: Schedule, name: str = "", native: NativeOperations | None = None):
-        self.name, self._native = name, native
+        self.name = name
         self.weights, self.schedule, self._skips_rate_0 = dict(weights), schedule, rule.divides_by_rate
         self._rule, self._optimizer = rule, rule.dense()
         self._optimizer.build(list(self.weights.values()))
+        self._native, self._in_one_pass = native, rule.dense_update() if native and self.weights else None
 
     def slots(self) -> dict[str, tf.Variable]:
         """Return the optimizer's slots as `weight/slot`, without its learning rate and step, which are set in every step."""
@@ -52,8 +53,11 @@ class DenseGroup:
             self._apply(gradients, learning_rate, step)
 
     def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
-        if isinstance(self._rule, Sgd) and self._native and self.weights:
-            descend(self._native, [weight.value for weight in self.weights.values()], gradients, learning_rate)
+        if self._in_one_pass:
+            slots, scalars = self.slots(), self._rule.scalars(learning_rate, step)[:1]
+            of_weights = [slots[f"{name}/{slot}"] for name in self.weights for slot in self._in_one_pass.slots]
+            weights = [weight.value for weight in self.weights.values()]
+            update_dense(self._native, self._in_one_pass, weights, of_weights, gradients, scalars)
             return
         if isinstance(self._rule, Sgd) and not on_gpu():  # in one pass over memory; Keras's optimizer takes two
             for weight, gradient in zip(self.weights.values(), gradients, strict=True):

@@ -30,6 +30,7 @@ NAMES = (
     "large_turns",
     "metrics",
     "observation",
+    "optimizers",
     "preproc",
     "preproc_spark",
     "published",
@@ -276,6 +277,12 @@ def test_whole_run(tmp_path):
     assert all(sound(facts["samples_per_s"], facts["of_step_alone"]) for facts in figures["runs"].values())
 
 
+def test_optimizers(tmp_path):
+    figures, printed = quick("optimizers", tmp_path)
+    assert list(figures["optimizers"]) == ["sgd", "adam", "ftrl"] and "of sgd" in printed
+    assert all(sound(facts["samples_per_s"], facts["of_first"]) for facts in figures["optimizers"].values())
+
+
 @pytest.mark.slow
 def test_large(tmp_path):
     figures, printed = quick("large", tmp_path, "--folder", tmp_path)
@@ -311,6 +318,7 @@ def test_help(name):
         ("inference", ("--torch_python", "/no/such"), "--torch_python /no/such: no such program"),
         ("inference", ("--ways", "fast"), "--ways fast: expected one or more of scorer, inference"),
         ("inference", ("--model", "fm", "--ways", "onnx,keras"), "--ways keras: measures --model dlrm only"),
+        ("optimizers", ("--optimizers", "sgd,lion"), "--optimizers sgd,lion: expected one or more of sgd, adagrad"),
         ("startup", ("--xla", "perhaps"), "--xla perhaps: expected one or more of off, on"),
         ("scaling", ("--workers", "3"), "--workers 3: expected positive numbers that divide --batch_size 8192"),
         ("train_step", ("--ids", "normal"), "--ids normal: expected one or more of uniform, power_law"),

@@ -9,7 +9,6 @@ from model.embedding.placement import Placement, Shard
 from model.embedding.table import Table
 from model.layers.dropout import Dropout, Place
 from model.layers.interaction import pair_indices
-from model.native import descend
 from model.native_layers import Mask
 from model.ordered_sums import pairwise_sum
 from tests.model.native_library import built_operations
@@ -134,52 +133,6 @@ def test_dropout_after_bias_and_relu_has_the_bits_of_its_definition(native, shap
 def test_sums_have_the_same_bits_as_a_balanced_tree(native, count, dtype):
     parts = [drawn((130, 257), dtype, seed) for seed in range(count)]
     np.testing.assert_array_equal(native.sum_in_pairs(parts), pairwise_sum([tf.cast(part, tf.float32) for part in parts]))
-
-
-def bits(weight):
-    """Return the bits of float32 values, without the sign of NaN."""
-    values = weight.numpy()
-    return np.where(np.isnan(values), 0x7FC00000, values.view(np.uint32))
-
-
-def test_descent_has_the_bits_of_tensorflows_and_leaves_what_is_still_read(native):
-    shapes = [(3,), (100_003,), (0, 4), (300, 257), (1, 1), ()]
-    starts, slopes = ([drawn(shape, "float32", seed + i) for i, shape in enumerate(shapes)] for seed in (1, 11))
-    special = np.float32([np.nan, np.inf, -np.inf, 0, -0.0, 1e-39, -1e-39, 3e38])
-    starts.append(tf.constant(np.repeat(special, 8)))
-    slopes.append(tf.constant(np.tile(special, 8)))
-    fast, plain = ([tf.Variable(start) for start in starts] for _ in range(2))
-    rate = tf.constant(0.0137)
-
-    @tf.function
-    def both():
-        before = fast[1].read_value()
-        descend(native, fast, slopes, rate)
-        for weight, slope in zip(plain, slopes, strict=True):
-            tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=rate, delta=slope)
-        return before
-
-    held = both()
-    np.testing.assert_array_equal(held, starts[1])  # the graph's result still refers to the weights' buffer before the step
-    once = fast[1].numpy()
-    np.testing.assert_array_equal(both(), once)
-    assert np.abs(held - once).max() > 0.01
-    for weight, expected in zip(fast, plain, strict=True):
-        np.testing.assert_array_equal(bits(weight), bits(expected))
-
-
-def test_wrong_weights_of_a_descent_change_nothing(native):
-    weights = [tf.Variable(tf.ones([2])), tf.Variable(tf.ones([3])), tf.Variable(tf.ones([3], tf.float64))]
-    for chosen, slopes, message in (
-        ([0, 0], [tf.ones([2])] * 2, "each variable once"),
-        ([0, 1], [tf.ones([2])] * 2, r"weights 1: expected float32 of shape \[2\], received float of shape \[3\]"),
-        ([0, 2], [tf.ones([2]), tf.ones([3])], r"weights 1: expected float32 of shape \[3\], received double of shape \[3\]"),
-    ):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            descend(native, [weights[i] for i in chosen], slopes, tf.constant(0.5))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="rate: expected a scalar"):
-        descend(native, weights[:1], [tf.ones([2])], tf.constant([0.5]))
-    assert all((weight.numpy() == 1).all() for weight in weights)
 
 
 @pytest.mark.parametrize(

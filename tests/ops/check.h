@@ -67,7 +67,7 @@ bool Near(T found, double expected, int64_t terms) {
 void TestElements();
 void TestRows();
 void TestDense();
-void TestDescent();
+void TestDenseUpdates();
 void TestBatchNorm();
 void TestColumns();
 void TestInteraction();

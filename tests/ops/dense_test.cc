@@ -107,14 +107,27 @@ void TestDense() {
   TestDenseOf<Float16>();
 }
 
-void TestDescent() {
-  for (const int64_t count : {0, 1, 70'000}) {
-    std::vector<float> weights(count), gradient(count), after(count);
-    for (int64_t i = 0; i < count; ++i) weights[i] = static_cast<float>(i), gradient[i] = static_cast<float>(i % 7);
-    std::vector<float> in_place = weights;
-    dlrm::Descend({{count, weights.data(), gradient.data(), after.data()}, {count, in_place.data(), gradient.data(), in_place.data()}}, 0.5f, kThreeThreads);
-    for (int64_t i = 0; i < count; ++i) CHECK(after[i] == i - 0.5f * (i % 7) && in_place[i] == after[i] && weights[i] == i);
+// Updates weights both in place and into other memory, whatever the number of tasks; the numbers are such that nothing is rounded.
+void TestDenseUpdates() {
+  for (const int64_t count : {0, 1, 17, 100003}) {
+    std::vector<float> gradient(count), old(count), slot(count, 2.0f);
+    for (int64_t i = 0; i < count; ++i) old[i] = static_cast<float>(i), gradient[i] = static_cast<float>(i % 7);
+    std::vector<float> in_place = old, of_place = slot, after(count), slot_after(count);
+    const auto run = [&](const char* rule, std::vector<float> constants) {
+      in_place = old, of_place = slot;
+      dlrm::UpdateDense({{count, gradient.data(), {old.data(), after.data()}, {{slot.data(), slot_after.data()}}},
+                         {count, gradient.data(), {in_place.data(), in_place.data()}, {{of_place.data(), of_place.data()}}}},
+                        {rule, {0.5f}, std::move(constants), 1}, kThreeThreads);
+      CHECK(in_place == after);
+    };
+    run("sgd", {});
+    for (int64_t i = 0; i < count; ++i) CHECK(after[i] == i - 0.5f * (i % 7) && old[i] == i);
+    run("momentum", {0.25f});
+    for (int64_t i = 0; i < count; ++i) CHECK(slot_after[i] == 0.5f - 0.5f * (i % 7) && after[i] == i + slot_after[i] && of_place[i] == slot_after[i]);
+    run("rmsprop", {2.0f, 0.0f, 0.0f, 0.0f});
+    for (int64_t i = 0; i < count; ++i) CHECK(slot_after[i] == 4 && after[i] == i - 0.25f * (i % 7) && slot[i] == 2);
   }
+  CHECK(dlrm::DenseFactsOf("ftrl") == nullptr && dlrm::DenseFactsOf("adam")->slots == 2);
 }
 
 void TestColumns() {

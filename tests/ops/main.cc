@@ -4,7 +4,7 @@ int main() {
   TestElements();
   TestRows();
   TestDense();
-  TestDescent();
+  TestDenseUpdates();
   TestBatchNorm();
   TestColumns();
   TestInteraction();

@@ -1,5 +1,6 @@
 """Adagrad (Duchi et al., JMLR 2011), with an accumulator for every weight or for every row."""
 
+from model.native import DenseRule
 from training.optimizers.rule import EPSILON, Rule, Slot
 
 _START = 0.1  # initial value of the accumulator, as in Keras
@@ -23,6 +24,10 @@ class Adagrad(Rule):
         rows.set_slot(0, total)
         # Not rsqrt: TensorFlow approximates it, and the result depends on the processor and on an element's position in the tensor.
         rows.subtract(scalars[0] * gradients / tf.sqrt(total + self.constants[0]))
+
+    def dense_update(self):
+        """See `Rule.dense_update`."""
+        return DenseRule(self.name, ("accumulator",), self.constants)
 
     def dense(self):
         """See `Rule.dense`."""
@@ -58,6 +63,10 @@ class RowwiseAdagrad(Rule):
         total = rows.slot(0) + (squares / dim)[:, tf.newaxis]
         rows.set_slot(0, total)
         rows.subtract(scalars[0] * gradients / tf.sqrt(total + epsilon))
+
+    def dense_update(self):
+        """See `Rule.dense_update`."""
+        return Adagrad(self._epsilon).dense_update()
 
     def dense(self):
         """Return Adagrad for the dense weights, see `Rule.dense`."""

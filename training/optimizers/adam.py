@@ -1,5 +1,6 @@
 """Lazy Adam: Adam that updates touched rows only."""
 
+from model.native import DenseRule
 from training.optimizers.rule import EPSILON, Rule, Slot
 
 
@@ -35,6 +36,10 @@ class Adam(Rule):
         rows.set_slot(0, first)
         rows.set_slot(1, second)
         rows.subtract(scalars[0] * first / (tf.sqrt(second) + epsilon))
+
+    def dense_update(self):
+        """See `Rule.dense_update`."""
+        return DenseRule(self.name, ("momentum", "velocity"), self.constants)
 
     def dense(self):
         """See `Rule.dense`."""

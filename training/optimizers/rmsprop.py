@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from model.native import DenseRule
 from training.optimizers.rule import EPSILON, Rule, Slot
 
 _STEPS = 24  # bits of a step's number, as many as float32 holds exactly; beyond, the count starts again at 0
@@ -63,6 +64,10 @@ class Rmsprop(Rule):
             decay = tf.where(is_set, decay * power, decay)
             power = power * power
         return decay
+
+    def dense_update(self):
+        """See `Rule.dense_update`."""
+        return DenseRule(self.name, ("velocity",), self.constants)
 
     def dense(self):
         """See `Rule.dense`."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from model.embedding.touched_rows import TouchedRows
+    from model.native import DenseRule
 
 EPSILON = 1e-7  # Keras's epsilon, where a rule divides by a root
 
@@ -75,6 +76,10 @@ class Rule:
             squares: with `needs_squares`, the sums of squares `[k]` over the whole rows; `gradients` may hold only some of the rows' columns.
         """
         raise NotImplementedError
+
+    def dense_update(self) -> "DenseRule | None":
+        """Return the C++ operation's update of dense weights by the formula of `dense`; None where it has none."""
+        return None
 
     def dense(self) -> "keras.optimizers.Optimizer":
         """Return Keras's optimizer for dense weights; its learning rate is set in every step."""

@@ -1,5 +1,6 @@
 """Stochastic gradient descent, with and without momentum."""
 
+from model.native import DenseRule
 from training.optimizers.rule import Rule, Slot
 
 
@@ -12,6 +13,10 @@ class Sgd(Rule):
     def apply(self, rows, gradients, scalars, squares=None):
         """See `Rule.apply`."""
         rows.subtract(gradients if scalars is None else gradients * scalars[0])
+
+    def dense_update(self):
+        """See `Rule.dense_update`."""
+        return DenseRule(self.name, (), ())
 
     def dense(self):
         """See `Rule.dense`."""
@@ -37,6 +42,10 @@ class Momentum(Rule):
         velocity = self.constants[0] * rows.slot(0) - gradients * scalars[0]
         rows.set_slot(0, velocity)
         rows.subtract(-velocity)
+
+    def dense_update(self):
+        """See `Rule.dense_update`."""
+        return DenseRule(self.name, ("momentum",), self.constants)
 
     def dense(self):
         """See `Rule.dense`."""

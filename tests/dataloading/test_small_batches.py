@@ -1,0 +1,84 @@
+"""Small batches, which are read together: an epoch's batches equal those that are read one by one, and errors come with their batch."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_batches import SPEC, MemorySplit
+from test_columns import Rows, rich_spec
+
+from dataloading.features import DatasetError
+from dataloading.row_range import hold_out
+from tests.dataloading.readers import batch_reader
+
+SHARES = {"n": st.integers(1, 300), "local": st.integers(1, 12), "workers": st.sampled_from([1, 2, 4]), "first": st.integers(0, 3)}
+ORDERS = {"window": st.none() | st.integers(1, 5), "seed": st.none() | st.integers(0, 2**32)}
+
+
+def check_same(one, other):
+    for name, got, expected in zip(one._fields, one, other, strict=True):
+        assert getattr(got, "dtype", None) == getattr(expected, "dtype", None), name
+        np.testing.assert_array_equal(got, expected, name)
+
+
+@settings(max_examples=60, deadline=None)
+@given(**SHARES, **ORDERS, held=st.booleans())
+def test_an_epochs_batches_are_those_read_one_by_one(n, local, workers, first, window, seed, held):
+    source = Rows(rich_spec(), n)
+    split = hold_out(source, 0.3)[1] if held and 0 < round(0.3 * n) < n else source
+    options = {"features": [3, 0, 1], "local_features": [1, 2], "num_workers": workers, "window": window, "window_seed": 3, "shuffle_seed": seed}
+    for rank in range(workers):
+        reader, other = (batch_reader(split, local * workers, rank=rank, **options) for _ in range(2))
+        found = list(reader.epoch(2, first))
+        assert len(found) == max(len(reader) - first, 0)
+        for number, batch in zip(other.order(2, first), found, strict=True):
+            check_same(batch, other.read(number, 2))
+
+
+def test_small_batches_are_read_together_and_large_ones_alone():
+    for size, reads in ((2, 1), (1024, 3), (2048, 5)):
+        split, read = MemorySplit(5 * size), []
+        split.read_labels, plain = lambda start, stop, read=read, split=split: read.append((start, stop)) or split.labels[start:stop], split.labels
+        assert np.array_equal(np.concatenate([batch.labels for batch in batch_reader(split, size).epoch()]), plain)
+        assert len(read) == reads and read[-1][1] == 5 * size
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_an_error_comes_with_its_batch(window):
+    split = MemorySplit(100)
+    split.ids[1][57] = 300
+    reader, seen = batch_reader(split, 10, window=window), 0
+    with pytest.raises(DatasetError, match=r"row 57: id 300 is not in \[0, 300\)"):
+        for _ in reader.epoch():
+            seen += 1
+    assert seen == 5 if window is None else seen in range(4, 8)
+
+
+@pytest.mark.parametrize("column", ["label", "numerical"])
+def test_other_values_are_checked_too(column):
+    split = MemorySplit(100)
+    if column == "label":
+        split.labels[42] = 7
+    else:
+        split.numerical[42, 1] = np.nan
+    seen = 0
+    with pytest.raises(DatasetError, match="row 42"):
+        for _ in batch_reader(split, 10).epoch():
+            seen += 1
+    assert seen == 4
+
+
+@pytest.mark.parametrize("policy", ["clip", "hash"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ids_out_of_range_are_counted_with_their_batch(policy, workers):
+    split = MemorySplit(100)
+    split.ids[1][[57, 58, 91]] = 1000
+    counts = np.zeros(10, int)
+    for rank in range(workers):
+        features = {"features": [0, 2], "local_features": [1]} if workers > 1 else {}
+        reader, alone = (batch_reader(split, 10, out_of_range=policy, rank=rank, num_workers=workers, **features) for _ in range(2))
+        for number, batch in enumerate(reader.epoch()):
+            check_same(batch, alone.read(number))
+            counts[number] += batch.out_of_range
+        assert reader.out_of_range == alone.out_of_range
+    assert counts.tolist() == [0, 0, 0, 0, 0, 2, 0, 0, 0, 1] and len(SPEC.categorical) == 3
