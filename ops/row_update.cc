@@ -210,14 +210,14 @@ void Run(const Task& task, const Shard& shard, const Groups& groups, const std::
 }
 
 // Cuts the work into tasks of about equal size. A group of very many positions is cut by columns, unless rows must stay whole: a sum keeps its order.
+// A shard's tasks follow each other, so that the gradients which they read, each once for every id of a list, stay in the caches.
 std::vector<Task> Tasks(const std::vector<Shard>& shards, const std::vector<std::vector<Groups>>& groups, int threads, bool whole_rows) {
-  std::vector<std::vector<Task>> by_shard(shards.size());
+  std::vector<Task> tasks;
   int64_t positions = 0;
   for (const Shard& shard : shards) {
     for (const Groups& of : groups[shard.grouped]) positions += of.size() ? of.end(of.size() - 1) : 0;
   }
   const int64_t heavy = std::max<int64_t>(4 * kPositionsPerTask, positions / (4 * threads));
-  size_t most = 0;
   for (size_t p = 0; p < shards.size(); ++p) {
     for (size_t part = 0; part < groups[shards[p].grouped].size(); ++part) {
       const Groups& of = groups[shards[p].grouped][part];
@@ -225,7 +225,7 @@ std::vector<Task> Tasks(const std::vector<Shard>& shards, const std::vector<std:
         if (first == last) return;
         if (whole_rows) columns = std::max(shards[p].width, 1);
         for (int column = 0; column < shards[p].width; column += columns) {
-          by_shard[p].push_back({static_cast<int>(p), static_cast<int>(part), first, last, column, std::min(column + columns, shards[p].width)});
+          tasks.push_back({static_cast<int>(p), static_cast<int>(part), first, last, column, std::min(column + columns, shards[p].width)});
         }
       };
       int first = 0;
@@ -240,14 +240,6 @@ std::vector<Task> Tasks(const std::vector<Shard>& shards, const std::vector<std:
         }
       }
       add(first, of.size(), kMaxColumns);
-    }
-    most = std::max(most, by_shard[p].size());
-  }
-  // The tasks of all shards take turns, because they read the gradients of the same samples, whose pages are then still in the translation buffers.
-  std::vector<Task> tasks;
-  for (size_t i = 0; i < most; ++i) {
-    for (const auto& of : by_shard) {
-      if (i < of.size()) tasks.push_back(of[i]);
     }
   }
   return tasks;
