@@ -5,10 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_batches import SPEC, MemorySplit
-from test_columns import Rows, rich_spec
+from test_columns import FORMS, Rows, rich_spec
+from test_id_weights import drawn, spec_of, split_of
 
+from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
 from dataloading.row_range import hold_out
+from dataloading.tf_raw import TfRawSplit, TfRawWriter
+from tests.dataloading.make_data import write_dataset
 from tests.dataloading.readers import batch_reader
 
 SHARES = {"n": st.integers(1, 300), "local": st.integers(1, 12), "workers": st.sampled_from([1, 2, 4]), "first": st.integers(0, 3)}
@@ -33,6 +37,30 @@ def test_an_epochs_batches_are_those_read_one_by_one(n, local, workers, first, w
         assert len(found) == max(len(reader) - first, 0)
         for number, batch in zip(other.order(2, first), found, strict=True):
             check_same(batch, other.read(number, 2))
+
+
+def check_epoch(split, rows):
+    for workers in (1, 2):
+        for rank in range(workers):
+            share = {"features": [2, 0], "local_features": [1], "num_workers": workers, "rank": rank}
+            reader, alone = batch_reader(split, 8, **share), batch_reader(split, 8, **share)
+            batches = list(reader.epoch())
+            assert len(batches) == -(-rows // 8)
+            for number, batch in enumerate(batches):
+                check_same(batch, alone.read(number))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_stored_batches_of_every_form_are_those_read_one_by_one(form, tmp_path):
+    write_dataset(tmp_path, rich_spec(**FORMS[form]), train=83)
+    check_epoch(TfRawSplit(FeatureSpec.from_yaml(tmp_path / "feature_spec.yaml"), "train"), 83)
+
+
+def test_batches_with_weights_of_ids_are_those_read_one_by_one(tmp_path):
+    with TfRawWriter(tmp_path, spec_of(), ("train",)) as writer:
+        writer.append("train", np.ones((83, 1), np.float16), drawn(83), np.arange(83) % 2)
+        writer.publish({})
+    check_epoch(split_of(tmp_path), 83)
 
 
 def test_small_batches_are_read_together_and_large_ones_alone():
