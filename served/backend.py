@@ -80,8 +80,6 @@ class Backend:
     def _checked(self, accepted: dict[int, list], responses: list) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """Return the valid requests' arrays by place; set an error for the others. Check one by one only where the check of all at once fails."""
         try:
-            if len(accepted) == 1:
-                return {place: self._of_values(values) for place, values in accepted.items()}
             together = self._of_values([np.concatenate(parts) for parts in zip(*accepted.values(), strict=True)]) if accepted else ()
             ends = np.cumsum([len(values[0]) for values in accepted.values()])[:-1]
             return dict(zip(accepted, zip(*(np.split(part, ends) for part in together), strict=True), strict=True)) if accepted else {}
@@ -104,7 +102,7 @@ class Backend:
 
     def _answer(self, checked: dict[int, tuple[np.ndarray, np.ndarray]], responses: list) -> None:
         try:
-            numerical, ids = next(iter(checked.values())) if len(checked) == 1 else map(np.concatenate, zip(*checked.values(), strict=True))
+            numerical, ids = (np.concatenate(parts) for parts in zip(*checked.values(), strict=True))
             scores = self.scorer.score(numerical, ids)
         except (CheckpointError, OSError, MemoryError) as error:  # a missing table file, for instance: the fault of no single request
             for place in checked:
