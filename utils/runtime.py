@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from utils.forks import TENSORFLOW, check_threads
 
-_NEEDLESS = ("pandas", "scipy", "sklearn")
+_NEEDLESS = ("IPython", "matplotlib", "pandas", "scipy", "sklearn")
 
 
 def prepare_tensorflow() -> None:
