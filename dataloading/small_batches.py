@@ -83,15 +83,20 @@ class SmallBatches:
             numerical, labels = rows.read_numerical(start, stop), rows.read_labels(start, stop)
             check_numerical(numerical, spec.numerical, start)
             check_labels(labels, spec.label, start)
+            groups = None if spec.group is None else rows.read_group(start, stop)
             ids, local_ids = (self._ids(rows, features, start, stop) for features in (self._features, self._local_features))
         except DatasetError:
             return None
         if ids is None or local_ids is None:
             return None
-        mine = self._mine
-        groups = [None] * count if spec.group is None else rows.read_group(start, stop).reshape(count, -1)[:, mine]
-        numerical, labels = numerical.reshape(count, self._size, -1)[:, mine], labels.reshape(count, -1)[:, mine]
-        return list(map(Columns, numerical, ids, np.ascontiguousarray(local_ids[:, :, mine]), labels, [self._ones] * count, groups))
+
+        def own(column: np.ndarray) -> np.ndarray:
+            """Return this worker's rows of each batch: a copy where there are other workers, because evaluations keep labels and groups."""
+            return np.ascontiguousarray(column.reshape(count, self._size, *column.shape[1:])[:, self._mine])
+
+        local_ids = np.ascontiguousarray(local_ids[:, :, self._mine])
+        ones, groups = [self._ones] * count, [None] * count if groups is None else own(groups)
+        return list(map(Columns, own(numerical), ids, local_ids, own(labels), ones, groups))
 
     def _ids(self, rows: Rows, features: Sequence[int], start: int, stop: int) -> np.ndarray | None:
         """Return the ids of the batches, `[batches, K, B]` int32; None where an id was out of range."""

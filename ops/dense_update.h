@@ -29,7 +29,7 @@ struct DenseRuleFacts {
   int slots, constants;
 };
 
-// Returns null for a rule that dense weights have not here. The rules are those of Keras's optimizers, rounded after each operation as by TensorFlow:
+// Returns null for any other rule than these. They are the rules of Keras's optimizers, rounded after each operation as TensorFlow rounds:
 //
 //   sgd       weights -= g rate
 //   momentum  m = m momentum - g rate; weights += m                                                       constants: momentum

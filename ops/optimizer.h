@@ -19,8 +19,8 @@ struct RuleFacts {
 struct Optimizer {
   std::string rule;
   std::vector<float> scalars;    // of this step: first the learning rate, for Adam after the bias correction
-  std::vector<float> constants;  // see row_rules.h
-  float loss_scale;              // divisor of the gradients
+  std::vector<float> constants;  // see row_rules.h, for dense weights dense_update.h
+  float loss_scale = 1;          // divisor of the gradients
 };
 
 }  // namespace dlrm

@@ -33,7 +33,7 @@ class DenseGroup:
         self._native, self._in_one_pass = native, rule.dense_update() if native and self.weights else None
 
     def slots(self) -> dict[str, tf.Variable]:
-        """Return the optimizer's slots as `weight/slot`, without its learning rate and step, which are set in every step."""
+        """Return the optimizer's slots as `weight/slot`, without its learning rate and step, which every step is given."""
         found = {}
         for name, weight in self.weights.items():
             begins = f"{weight.path.replace('/', '_')}_"

@@ -1,7 +1,8 @@
 """Rows of NVIDIA's pre-batched TFRecords with a folder for each feature (`split_tfrecords`), read by ranges.
 
 Batches are those of a tf_raw dataset with the same rows, whatever the batch size of the records. A record is decoded at once, and kept until another
-record of its folder is needed: where batches have the size of the records, each record is decoded once.
+record of its folder is needed: where batches have the size of the records, each record is decoded once (twice
+where one of several small batches has a value out of its range).
 """
 
 import threading

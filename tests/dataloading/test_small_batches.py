@@ -1,5 +1,7 @@
 """Small batches, which are read together: an epoch's batches equal those that are read one by one, and errors come with their batch."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -94,6 +96,24 @@ def test_other_values_are_checked_too(column):
         for _ in batch_reader(split, 10).epoch():
             seen += 1
     assert seen == 4
+
+
+def test_a_group_file_that_was_cut_is_an_error_of_its_batch(tmp_path):
+    write_dataset(tmp_path, rich_spec(), train=83)
+    split, seen = TfRawSplit(FeatureSpec.from_yaml(tmp_path / "feature_spec.yaml"), "train"), 0
+    os.truncate(tmp_path / "train" / "group.bin", 8 * 45)
+    with pytest.raises(DatasetError, match=r"group\.bin: holds 45 samples, expected at least 48"):
+        for _ in batch_reader(split, 8).epoch():
+            seen += 1
+    assert seen == 5
+
+
+def test_kept_columns_of_a_worker_hold_its_own_rows_only():
+    split = Rows(rich_spec(), 4096)
+    for batch in batch_reader(split, 1024, num_workers=4, rank=1, features=[0], local_features=[1]).epoch():
+        for kept in (batch.labels, batch.groups, batch.numerical, batch.local_ids):
+            whole = kept if kept.base is None else kept.base  # of the two batches that were read together
+            assert whole.nbytes <= 2 * kept.nbytes
 
 
 @pytest.mark.parametrize("policy", ["clip", "hash"])

@@ -32,6 +32,15 @@ def native():
     return built_operations()
 
 
+@pytest.fixture
+def as_configured():
+    """Keep TensorFlow from turning a division by a root into an approximate operation, as `configure_tensorflow` does."""
+    before = tf.config.optimizer.get_experimental_options().get("arithmetic_optimization", True)
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": before})
+
+
 def drawn(seed):
     """Return values of every shape, and pairs of special ones: each number of the weights with each of the gradients."""
     found = [np.random.default_rng(seed + i).standard_normal(shape).astype(np.float32) for i, shape in enumerate(SHAPES)]
@@ -50,8 +59,8 @@ def group(rule, native, count=None):
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.usefixtures("as_configured")
 def test_one_pass_has_the_bits_of_kerass_optimizer_and_leaves_what_is_still_read(native, rule):
-    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})  # as `configure_tensorflow` does: else a root becomes an rsqrt
     fast, plain = group(rule, native), group(rule, None)
 
     @tf.function

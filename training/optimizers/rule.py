@@ -26,7 +26,7 @@ class Slot(NamedTuple):
 
 
 class Rule:
-    """An optimizer's rule for the touched rows of tables; dense weights use Keras's optimizer with the same constants.
+    """An optimizer's rule for the touched rows of tables; dense weights follow Keras's optimizer with the same constants.
 
     Rows that a batch does not touch keep their weights and slots; a rule whose rows catch up later says so in its docstring.
     The C++ operation (`ops/row_rules.h`) has a struct of the same name, which gives the same bits as `apply`.
@@ -82,5 +82,5 @@ class Rule:
         return None
 
     def dense(self) -> "keras.optimizers.Optimizer":
-        """Return Keras's optimizer for dense weights; its learning rate is set in every step."""
+        """Return Keras's optimizer for dense weights, which makes their slots; the caller sets its learning rate in every step that it computes."""
         raise NotImplementedError
