@@ -15,21 +15,16 @@ struct Part {
   int64_t array, first;
 };
 
-// Returns the weights of a part.
-DenseWeights PartOf(const DenseWeights& of, int64_t first) {
-  const auto from = [first](Changed all) -> Changed { return all.before ? Changed{all.before + first, all.after + first} : all; };
-  return {std::min(kAtOnce, of.count - first), of.gradient + first, from(of.weights), {from(of.slots[0]), from(of.slots[1])}};
-}
-
+// Each rule updates `count` weights from number `first` on.
 struct Sgd {
   static constexpr const char* kName = "sgd";
   static constexpr DenseRuleFacts kFacts = {0, 0};
 
-  static void Apply(const DenseWeights& of, const Optimizer& by) {
-    const float *before = of.weights.before, *g = of.gradient, rate = by.scalars[0];
-    float* after = of.weights.after;
+  static void Apply(const DenseWeights& of, int64_t first, int64_t count, const Optimizer& by) {
+    const float *before = of.weights.before + first, *g = of.gradient + first, rate = by.scalars[0];
+    float* after = of.weights.after + first;
     DLRM_INDEPENDENT
-    for (int64_t i = 0; i < of.count; ++i) after[i] = before[i] - g[i] * rate;
+    for (int64_t i = 0; i < count; ++i) after[i] = before[i] - g[i] * rate;
   }
 };
 
@@ -37,12 +32,12 @@ struct Momentum {
   static constexpr const char* kName = "momentum";
   static constexpr DenseRuleFacts kFacts = {1, 1};
 
-  static void Apply(const DenseWeights& of, const Optimizer& by) {
-    const float *before = of.weights.before, *m_before = of.slots[0].before, *g = of.gradient;
-    float *after = of.weights.after, *m_after = of.slots[0].after;
+  static void Apply(const DenseWeights& of, int64_t first, int64_t count, const Optimizer& by) {
+    const float *before = of.weights.before + first, *m_before = of.slots[0].before + first, *g = of.gradient + first;
+    float *after = of.weights.after + first, *m_after = of.slots[0].after + first;
     const float rate = by.scalars[0], momentum = by.constants[0];
     DLRM_INDEPENDENT
-    for (int64_t i = 0; i < of.count; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       const float m = m_before[i] * momentum - g[i] * rate;
       m_after[i] = m;
       after[i] = before[i] + m;
@@ -54,12 +49,12 @@ struct Adagrad {
   static constexpr const char* kName = "adagrad";
   static constexpr DenseRuleFacts kFacts = {1, 1};
 
-  static void Apply(const DenseWeights& of, const Optimizer& by) {
-    const float *before = of.weights.before, *a_before = of.slots[0].before, *g = of.gradient;
-    float *after = of.weights.after, *a_after = of.slots[0].after;
+  static void Apply(const DenseWeights& of, int64_t first, int64_t count, const Optimizer& by) {
+    const float *before = of.weights.before + first, *a_before = of.slots[0].before + first, *g = of.gradient + first;
+    float *after = of.weights.after + first, *a_after = of.slots[0].after + first;
     const float rate = by.scalars[0], epsilon = by.constants[0];
     DLRM_INDEPENDENT
-    for (int64_t i = 0; i < of.count; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       const float a = a_before[i] + g[i] * g[i];
       a_after[i] = a;
       after[i] = before[i] - rate * g[i] / std::sqrt(a + epsilon);
@@ -71,12 +66,12 @@ struct Adam {
   static constexpr const char* kName = "adam";
   static constexpr DenseRuleFacts kFacts = {2, 5};
 
-  static void Apply(const DenseWeights& of, const Optimizer& by) {
-    const float *before = of.weights.before, *m_before = of.slots[0].before, *v_before = of.slots[1].before;
-    float *after = of.weights.after, *m_after = of.slots[0].after, *v_after = of.slots[1].after;
-    const float *g = of.gradient, rate = by.scalars[0], rest1 = by.constants[1], rest2 = by.constants[3], epsilon = by.constants[4];
+  static void Apply(const DenseWeights& of, int64_t first, int64_t count, const Optimizer& by) {
+    const float *before = of.weights.before + first, *m_before = of.slots[0].before + first, *v_before = of.slots[1].before + first;
+    float *after = of.weights.after + first, *m_after = of.slots[0].after + first, *v_after = of.slots[1].after + first;
+    const float *g = of.gradient + first, rate = by.scalars[0], rest1 = by.constants[1], rest2 = by.constants[3], epsilon = by.constants[4];
     DLRM_INDEPENDENT
-    for (int64_t i = 0; i < of.count; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       const float m = m_before[i] + (g[i] - m_before[i]) * rest1;
       const float v = v_before[i] + (g[i] * g[i] - v_before[i]) * rest2;
       m_after[i] = m;
@@ -90,12 +85,12 @@ struct Rmsprop {
   static constexpr const char* kName = "rmsprop";
   static constexpr DenseRuleFacts kFacts = {1, 4};
 
-  static void Apply(const DenseWeights& of, const Optimizer& by) {
-    const float *before = of.weights.before, *v_before = of.slots[0].before, *g = of.gradient;
-    float *after = of.weights.after, *v_after = of.slots[0].after;
+  static void Apply(const DenseWeights& of, int64_t first, int64_t count, const Optimizer& by) {
+    const float *before = of.weights.before + first, *v_before = of.slots[0].before + first, *g = of.gradient + first;
+    float *after = of.weights.after + first, *v_after = of.slots[0].after + first;
     const float rate = by.scalars[0], rho = by.constants[0], rest = by.constants[1], inside = by.constants[2], outside = by.constants[3];
     DLRM_INDEPENDENT
-    for (int64_t i = 0; i < of.count; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       const float v = rho * v_before[i] + rest * (g[i] * g[i]);
       v_after[i] = v;
       after[i] = before[i] - rate * g[i] / (std::sqrt(v + inside) + outside);
@@ -131,7 +126,8 @@ void UpdateDense(const std::vector<DenseWeights>& all, const Optimizer& optimize
   ForRule(optimizer.rule, [&](auto type) {
     threads.run(static_cast<int64_t>(parts.size()), [&](int64_t task) {
       const FlushDenormals flush;
-      decltype(type)::type::Apply(PartOf(all[parts[task].array], parts[task].first), optimizer);
+      const DenseWeights& of = all[parts[task].array];
+      decltype(type)::type::Apply(of, parts[task].first, std::min(kAtOnce, of.count - parts[task].first), optimizer);
     });
   });
 }
