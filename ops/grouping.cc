@@ -2,19 +2,17 @@
 
 #include <algorithm>
 #include <memory>
+#include <type_traits>
+#include <utility>
 
 namespace dlrm {
 namespace {
 
 constexpr int64_t kMaxIds = int64_t{1} << 30;  // ids of a table
-constexpr int kIdsPerPart = 2048;             // approximate; the groups of so many ids stay in the nearer caches
-constexpr int kMaxPartBits = 9;               // with more parts, Scatter would write more streams than the first-level cache has lines
+constexpr int kIdsPerPart = 4096;              // approximate; the groups of so many ids stay in the nearer caches
+constexpr int kMaxPartBits = 7;                // with more parts, Scatter would write too many streams at once
 constexpr int64_t kIdsPerChunk = 8192;
 constexpr int64_t kSamplesPerCount = 4096;
-
-struct Entry {
-  int32_t id, position;
-};
 
 // Consecutive ids of one row of ids, and for each part the position of the chunk's next entry.
 struct Chunk {
@@ -25,16 +23,21 @@ struct Chunk {
   BadId bad;
 };
 
-// Splits a table's ids into parts by the upper bits of their hashes; absent ids follow the last part. The parts are about equal in size, unless some
+// Splits a table's ids into parts by the upper bits of their keys; absent ids follow the last part. The parts are about equal in size, unless some
 // rows occur very often, and the ids keep their order in each part: they are counted chunk by chunk, which gives each chunk its positions in the
 // parts.
 class Split {
  public:
-  Split(const TableIds& table, int64_t batch) : rows_(table.rows) {
+  Split(const TableIds& table, int64_t batch) : rows_(table.rows), keys_(table.rows) {
     int64_t count = 0;
     for (const FeatureIds& feature : table.features) count += feature.hotness * batch;
-    while (bits_ < kMaxPartBits && (int64_t{kIdsPerPart} << bits_) < count) ++bits_;
-    entries_.reset(new Entry[count]);
+    while (bits_ < std::min(kMaxPartBits, keys_.bits()) && (int64_t{kIdsPerPart} << bits_) < count) ++bits_;
+    const int position_bits = SampleBits(batch) + SampleBits(static_cast<int64_t>(table.features.size()));
+    if (position_bits + lower_bits() <= 32) {
+      narrow_.reset(new uint32_t[count]);
+    } else {
+      wide_.reset(new uint64_t[count]);
+    }
     for (size_t f = 0; f < table.features.size(); ++f) {
       const FeatureIds& feature = table.features[f];
       for (int j = 0; j < feature.hotness; ++j) {
@@ -54,12 +57,16 @@ class Split {
   // Step 1, for each chunk.
   void Count(int number) {
     Chunk& chunk = chunks_[number];
+    int32_t* const next = chunk.next.data();
+    const Keys keys = keys_;  // copies, because the compiler would read members anew for every id
+    const int bits = bits_, absent = parts();
     for (int32_t i = 0; i < chunk.n; ++i) {
-      if (chunk.check.Fails(chunk.ids[i])) {
+      const int32_t id = chunk.ids[i];
+      if (chunk.check.Fails(id)) {
         chunk.bad = {chunk.ids + i, rows_};
         return;
       }
-      ++chunk.next[PartOf(chunk.ids[i])];
+      ++next[id < 0 ? absent : keys.UpperOf(id, bits)];
     }
   }
 
@@ -78,26 +85,52 @@ class Split {
 
   // Step 3, for each chunk.
   void Scatter(int number) {
-    Chunk& chunk = chunks_[number];
-    for (int32_t i = 0; i < chunk.n; ++i) entries_[chunk.next[PartOf(chunk.ids[i])]++] = {chunk.ids[i], chunk.position + i};
+    OnEntries([&](auto* entries) {
+      using Entry = std::remove_reference_t<decltype(*entries)>;
+      Chunk& chunk = chunks_[number];
+      int32_t* const next = chunk.next.data();
+      const Keys keys = keys_;
+      const int bits = lower_bits(), absent = parts();
+      const uint32_t lower = (uint32_t{1} << bits) - 1;
+      for (int32_t i = 0; i < chunk.n; ++i) {
+        const uint32_t key = keys.Of(chunk.ids[i]);
+        const int part = chunk.ids[i] < 0 ? absent : static_cast<int>(key >> bits);
+        entries[next[part]++] = static_cast<Entry>(chunk.position + i) << bits | (key & lower);
+      }
+    });
   }
 
   // Step 4, for each part.
   void Build(int part, Groups* groups) const {
     const int32_t begin = part ? ends_[part - 1] : 0;
-    const Entry* entries = entries_.get() + begin;
-    const auto id = [entries](int i) { return entries[i].id; };
-    const auto position = [entries](int i) { return entries[i].position; };
-    groups->Build(ends_[part] - begin, rows_, bits_, id, position);
+    const int bits = lower_bits();
+    const uint32_t lower = (uint32_t{1} << bits) - 1, upper = static_cast<uint32_t>(part) << bits;
+    OnEntries([&](const auto* entries) {
+      const auto key = [=](int i) { return static_cast<uint32_t>(entries[begin + i]) & lower; };
+      const auto position = [=](int i) { return static_cast<int32_t>(entries[begin + i] >> bits); };
+      groups->Build(ends_[part] - begin, bits, key, position, [&](uint32_t key) { return keys_.IdOf(upper | key); });
+    });
   }
 
  private:
-  int PartOf(int32_t id) const { return id < 0 ? parts() : static_cast<int>(uint64_t{HashOf(id)} >> (32 - bits_)); }
+  // Calls work(entries). An entry is a position and, below it, the bits of the id's key that all ids of a part do not share.
+  template <class Work>
+  void OnEntries(const Work& work) const {
+    if (narrow_) {
+      work(narrow_.get());
+    } else {
+      work(wide_.get());
+    }
+  }
+
+  int lower_bits() const { return keys_.bits() - bits_; }
 
   int64_t rows_;
+  Keys keys_;
   int bits_ = 0;
   std::vector<Chunk> chunks_;
-  std::unique_ptr<Entry[]> entries_;
+  std::unique_ptr<uint32_t[]> narrow_;  // the entries, if they fit
+  std::unique_ptr<uint64_t[]> wide_;    // otherwise
   std::vector<int32_t> ends_;
 };
 
@@ -137,11 +170,17 @@ BadId GroupIds(const std::vector<TableIds>& tables, int64_t batch, const Threads
   std::vector<BadId> bad(plain.size());
   threads.run(plain.size(), [&](int64_t i) {
     const TableIds& table = tables[plain[i]];
-    const int32_t* ids = table.features[0].ids;
+    const int32_t* const ids = table.features[0].ids;
+    const RangeCheck check(table.rows, false);
+    const int32_t* const found = std::find_if(ids, ids + batch, [check](int32_t id) { return check.Fails(id); });
+    if (found != ids + batch) {
+      bad[i] = {found, table.rows};
+      return;
+    }
+    const Keys keys(table.rows);
+    const auto key = [=](int i) { return keys.Of(ids[i]); };
     (*groups)[plain[i]].resize(1);
-    Groups& built = (*groups)[plain[i]][0];
-    const int64_t at = built.Build(static_cast<int>(batch), table.rows, 0, [ids](int i) { return ids[i]; }, [](int i) { return i; });
-    if (at >= 0) bad[i] = {ids + at, table.rows};
+    (*groups)[plain[i]][0].Build(static_cast<int>(batch), keys.bits(), key, [](int i) { return i; }, [keys](uint32_t key) { return keys.IdOf(key); });
   });
   for (const BadId& one : bad) {
     if (one.id) return one;

@@ -36,7 +36,7 @@ void TestGroups() {
   };
   const std::vector<Features> cases = {{{}, 5}, {{1}, 0}, {{1}, 1}, {{1}, 7}, {{1}, 5000}, {{3}, 0}, {{2}, 1}, {{5, 1, 2}, 100}, {{7, 1}, 9000}};
   for (const Features& of : cases) {
-    for (const int64_t rows : {1, 40, 100000}) {  // groups by a table of all rows, and by hashing
+    for (const int64_t rows : {int64_t{1}, int64_t{40}, int64_t{100000}, int64_t{1} << 31}) {  // groups by an array over all keys, and by hashing
       std::vector<std::vector<int32_t>> ids;
       dlrm::TableIds table = {{}, rows};
       std::map<int32_t, std::vector<int32_t>> expected;
