@@ -177,11 +177,11 @@ class NativeOperations:
             **_attributes(lookups),
         )
 
-    def blocks_to_samples(self, flat, samples: int, length: int, blocks: Blocks, others: Sequence, other_columns: Sequence[int]):
-        """Assemble the samples' vectors from the blocks received from the workers.
+    def blocks_to_samples(self, flat: Sequence, samples: int, length: int, blocks: Blocks, others: Sequence, other_columns: Sequence[int]):
+        """Assemble the samples' vectors from the workers' blocks.
 
         Args:
-            flat: the received blocks, `[samples · columns of all blocks]`.
+            flat: vectors that hold whole blocks, one after another; together `[samples · columns of all blocks]`.
             samples, length: the shape of the result.
             blocks: the position of each column in `flat`.
             others: further columns of the result, `[samples, any]` each, in the same dtype.
@@ -192,7 +192,7 @@ class NativeOperations:
         """
         runs = {name: list(values) for name, values in vars(blocks).items()}
         return self._library.dlrm_blocks_to_samples(
-            blocks=flat, others=list(others), samples=samples, length=length, other_columns=list(other_columns), **runs
+            blocks=list(flat), others=list(others), samples=samples, length=length, other_columns=list(other_columns), **runs
         )
 
     def samples_to_blocks(self, parts: Sequence, blocks: Blocks):

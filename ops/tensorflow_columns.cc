@@ -42,13 +42,21 @@ class Blocks {
   // Returns true if a value is small enough that sums and products of two such values do not overflow.
   static bool Fits(int64_t value) { return value >= 0 && value <= std::numeric_limits<int32_t>::max(); }
 
-  // Appends the segments of `samples` samples of `length` columns; `flat` points to the first element of the first block, `element` is its size.
-  absl::Status Segments(int64_t samples, int64_t length, int64_t element, char* flat, std::vector<Segment>* segments) const {
+  // Appends the segments of `samples` samples of `length` columns; `flat` are vectors that hold the blocks, one after another, and `element` is the size
+  // of an element.
+  absl::Status Segments(int64_t samples, int64_t length, int64_t element, const std::vector<const Tensor*>& flat, std::vector<Segment>* segments) const {
     for (size_t i = 0; i < before_.size(); ++i) {
       const bool fits = places_[i] + widths_[i] <= strides_[i] && before_[i] + strides_[i] <= total_ && columns_[i] + widths_[i] <= length;
       if (!fits) return InvalidArgumentError(StrCat("segment ", i, " does not fit ", total(), " columns in blocks and ", length, " of a sample"));
       if (samples == 0 || widths_[i] == 0) continue;  // empty tensors have no memory to point to
-      segments->push_back({flat + (before_[i] * samples + places_[i]) * element, strides_[i] * element, columns_[i] * element, widths_[i] * element});
+      int64_t start = before_[i] * samples;
+      size_t holder = 0;
+      while (holder < flat.size() && start >= flat[holder]->NumElements()) start -= flat[holder++]->NumElements();
+      if (holder == flat.size() || start + strides_[i] * samples > flat[holder]->NumElements()) {
+        return InvalidArgumentError(StrCat("segment ", i, ": no tensor of blocks holds its whole block"));
+      }
+      char* const block = static_cast<char*>(flat[holder]->data()) + (start + places_[i]) * element;
+      segments->push_back({block, strides_[i] * element, columns_[i] * element, widths_[i] * element});
     }
     return absl::OkStatus();
   }
@@ -59,10 +67,11 @@ class Blocks {
 };
 
 REGISTER_OP("DlrmBlocksToSamples")
-    .Input("blocks: T")
+    .Input("blocks: num_blocks * T")
     .Input("others: num_others * T")
     .Output("vectors: T")
     .Attr("T: {float, bfloat16, half}")
+    .Attr("num_blocks: int >= 0")
     .Attr("num_others: int >= 0")
     .Attr("length: int")
     .Attr("samples: int")
@@ -80,8 +89,9 @@ REGISTER_OP("DlrmBlocksToSamples")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Assembles samples' vectors from blocks of columns, each [samples, its columns] flattened, one after another; and from other matrices.
+Assembles samples' vectors from blocks of columns, and from other matrices.
 
+blocks: any number of whole blocks each, [samples, its columns] flattened, one after another.
 others: [samples, any] each.
 vectors: [samples, length].
 other_columns: the first column of each of the others in `vectors`.
@@ -100,13 +110,19 @@ class BlocksToSamplesOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor& blocks = context->input(0);
-    OpInputList others;
+    OpInputList blocks, others;
+    OP_REQUIRES_OK(context, context->input_list("blocks", &blocks));
     OP_REQUIRES_OK(context, context->input_list("others", &others));
-    OP_REQUIRES(context, blocks.NumElements() == samples_ * blocks_.total() && others.size() == static_cast<int>(other_columns_.size()),
-                InvalidArgumentError(StrCat("blocks: expected ", samples_ * blocks_.total(), " elements, received ", blocks.NumElements())));
+    std::vector<const Tensor*> flat;
+    int64_t elements = 0;
+    for (const Tensor& some : blocks) {
+      flat.push_back(&some);
+      elements += some.NumElements();
+    }
+    OP_REQUIRES(context, elements == samples_ * blocks_.total() && others.size() == static_cast<int>(other_columns_.size()),
+                InvalidArgumentError(StrCat("blocks: expected ", samples_ * blocks_.total(), " elements, received ", elements)));
     std::vector<Segment> segments;
-    OP_REQUIRES_OK(context, blocks_.Segments(samples_, length_, sizeof(T), static_cast<char*>(blocks.data()), &segments));
+    OP_REQUIRES_OK(context, blocks_.Segments(samples_, length_, sizeof(T), flat, &segments));
     for (int i = 0; i < others.size(); ++i) {
       OP_REQUIRES(context,
                   others[i].dims() == 2 && others[i].dim_size(0) == samples_ && Blocks::Fits(other_columns_[i]) &&
@@ -169,7 +185,7 @@ class SamplesToBlocksOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, {count * blocks_.total()}, &blocks));
     PreferHugePages(blocks);
     std::vector<Segment> segments;
-    OP_REQUIRES_OK(context, blocks_.Segments(count, length, sizeof(T), static_cast<char*>(blocks->data()), &segments));
+    OP_REQUIRES_OK(context, blocks_.Segments(count, length, sizeof(T), {blocks}, &segments));
     Guarded(context, [&](const Threads& threads) {
       std::vector<const char*> samples;
       samples.reserve(count);

@@ -22,13 +22,16 @@ class Blocks:
     widths: list[int]  # columns of the run
 
     @classmethod
-    def of(cls, placement: "Placement") -> "Blocks":
-        """Return the runs of the shards that single workers hold (replicated tables are not exchanged)."""
+    def of(cls, placement: "Placement", last: int) -> "Blocks":
+        """Return the runs of the shards that single workers hold (replicated tables are not exchanged).
+
+        Blocks are in the order of the ranks, but worker `last`'s is the last one.
+        """
         runs: list[list[int]] = []
         before = 0
-        for worker, lookups in enumerate(placement.lookups):
+        for worker in sorted(range(len(placement.lookups)), key=lambda worker: worker == last):
             stride, place = placement.columns(worker), 0
-            for feature, shard in lookups:
+            for feature, shard in placement.lookups[worker]:
                 column = placement.columns_before[feature] + shard.first
                 last = runs[-1] if runs else None
                 if last and last[0] == before and last[2] + last[4] == place and last[3] + last[4] == column:

@@ -118,7 +118,7 @@ class DistributedEmbedding(keras.layers.Layer):
             `[b, F, D]`, or `[b, C]`; see `vector_dtype`.
         """
         own = replicated_vectors(self.replicated_groups, local_ids, self.vector_dtype)
-        return self._shaped(self._exchange.vectors(self._look_up(ids), own))
+        return self._shaped(self._exchange.vectors(self._look_up, ids, own))
 
     def _shaped(self, vectors: tf.Tensor) -> tf.Tensor:
         """Reshape vectors side by side, `[b, C]`, to the result of `call`."""

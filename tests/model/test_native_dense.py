@@ -175,24 +175,28 @@ def test_samples_to_blocks_inverts_blocks_to_samples(native, samples, dtype):
     # is replicated.
     workers = ((Shard(1, 9, 0, 4), Shard(2, 9, 0, 4), Shard(4, 9, 0, 2)), (), (Shard(0, 9, 0, 4), Shard(4, 9, 2, 4)))
     placement = Placement(tuple(Table(f"cat_{i}", 9, 4) for i in range(5)), workers, (3,), ((), (), ()))
-    blocks = Blocks.of(placement)
+    assert Blocks.of(placement, 0) == Blocks(before=[0, 0, 6, 6], strides=[6, 6, 10, 10], places=[0, 4, 0, 8], columns=[0, 18, 4, 16], widths=[4, 2, 8, 2])
+    blocks = Blocks.of(placement, 2)
     assert blocks == Blocks(before=[0, 0, 10, 10], strides=[10, 10, 6, 6], places=[0, 8, 0, 4], columns=[4, 16, 0, 18], widths=[8, 2, 4, 2])
     vectors = drawn((samples, 20), dtype, 0)
     parts = tf.split(vectors, 2) if samples % 2 == 0 else [vectors]
     flat = native.samples_to_blocks(parts, blocks)
     first, last = tf.concat([vectors[:, 4:12], vectors[:, 16:18]], axis=1), tf.concat([vectors[:, :4], vectors[:, 18:]], axis=1)
     np.testing.assert_array_equal(exact(flat), exact(tf.concat([tf.reshape(block, [-1]) for block in (first, last)], axis=0)))
-    back = native.blocks_to_samples(flat, samples, 20, blocks, [vectors[:, 12:16]], [12])
-    np.testing.assert_array_equal(exact(back), exact(vectors))
+    for cut in ([flat], [flat[:0], flat[: 10 * samples], flat[10 * samples :]]):
+        back = native.blocks_to_samples(cut, samples, 20, blocks, [vectors[:, 12:16]], [12])
+        np.testing.assert_array_equal(exact(back), exact(vectors))
 
 
 def test_invalid_blocks_are_an_error(native):
     blocks = Blocks([0], [4], [0], [0], [4])
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected 8 elements, received 9"):
-        native.blocks_to_samples(tf.zeros([9]), 2, 4, blocks, [], [])
+        native.blocks_to_samples([tf.zeros([9])], 2, 4, blocks, [], [])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no tensor of blocks holds its whole block"):
+        native.blocks_to_samples([tf.zeros([5]), tf.zeros([3])], 2, 4, blocks, [], [])
     with pytest.raises(tf.errors.InvalidArgumentError, match="segment 0 does not fit"):
-        native.blocks_to_samples(tf.zeros([8]), 2, 3, blocks, [], [])
+        native.blocks_to_samples([tf.zeros([8])], 2, 3, blocks, [], [])
     with pytest.raises(tf.errors.InvalidArgumentError, match="does not fit at column 2"):
-        native.blocks_to_samples(tf.zeros([8]), 2, 4, blocks, [tf.zeros([2, 3])], [2])
+        native.blocks_to_samples([tf.zeros([8])], 2, 4, blocks, [tf.zeros([2, 3])], [2])
     with pytest.raises(tf.errors.InvalidArgumentError, match="segment 0 does not fit"):
         native.samples_to_blocks([tf.zeros([2, 3])], blocks)

@@ -205,7 +205,7 @@ def test_empty_tensors(operations, dtype):
         blocks = Blocks([0, 3], [3, 0], [0, 0], [0, 3], [3, 0])
         flat = operations.samples_to_blocks([tf.zeros([batch, 3], of)], blocks)
         assert flat.shape == 3 * batch
-        assert operations.blocks_to_samples(flat, batch, 3, blocks, [tf.zeros([batch, 0], of)], [3]).shape == (batch, 3)
+        assert operations.blocks_to_samples([flat], batch, 3, blocks, [tf.zeros([batch, 0], of)], [3]).shape == (batch, 3)
     with pytest.raises(tf.errors.InvalidArgumentError, match="is not in"):
         operations.look_up([tf.Variable(tf.zeros([0, 3]))], tf.zeros([1, 1], tf.int32), [Lookup(0, 0)], of)
 
@@ -218,4 +218,4 @@ def test_empty_tensors(operations, dtype):
 def test_overflowing_column_counts_are_an_error(operations, samples, length, widths):
     zeros = [0] * len(widths)
     with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.InternalError), match=r"expected|2\^31|Dimension"):
-        operations.blocks_to_samples(tf.zeros([8]), samples, length, Blocks(zeros, widths, zeros, zeros, widths), [], [])
+        operations.blocks_to_samples([tf.zeros([8])], samples, length, Blocks(zeros, widths, zeros, zeros, widths), [], [])
