@@ -10,7 +10,7 @@ _FLOPS_PER_MS = 1e8  # of a worker, in float32; only the order of magnitude matt
 _SPEEDUP_16_BITS = 3
 _LOOKS_A_STEP = 50
 _EXCHANGES = 3  # of a step that `_LOOKS_A_STEP` was measured for
-_SHORTEST_MS, _LONGEST_MS = 1, 10
+_SHORTEST_MS, _LONGEST_MS = 1, 5
 
 
 def expected_step_ms(batch_size: int, stacks: Sequence[Sequence[int]], num_workers: int, sixteen_bits: bool) -> float:
