@@ -10,7 +10,8 @@ _FLOPS_PER_MS = 1e8  # of a worker, in float32; only the order of magnitude matt
 _SPEEDUP_16_BITS = 3
 _LOOKS_A_STEP = 50
 _EXCHANGES = 3  # of a step that `_LOOKS_A_STEP` was measured for
-_SHORTEST_MS, _LONGEST_MS = 1, 5
+_SHORTEST_MS = 1
+_LONGEST_MS = 2.5  # times the workers of a processor, which all take part in a look
 
 
 def expected_step_ms(batch_size: int, stacks: Sequence[Sequence[int]], num_workers: int, sixteen_bits: bool) -> float:
@@ -37,9 +38,9 @@ def set_cycle_time(step_ms: float, gpu: bool = False, norms: int = 0) -> None:
     """
     if gpu:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
-    elif 2 * launch.local_size() > (os.cpu_count() or 1):
+    elif 2 * launch.local_size() > (processors := os.cpu_count() or 1):
         looks = _LOOKS_A_STEP * (_EXCHANGES + 2 * norms) / _EXCHANGES
-        cycle = min(max(step_ms / looks, _SHORTEST_MS), _LONGEST_MS)
+        cycle = max(min(step_ms / looks, _LONGEST_MS * launch.local_size() / processors), _SHORTEST_MS)
         os.environ.setdefault("HOROVOD_CYCLE_TIME", f"{cycle:.1f}")
 
 
