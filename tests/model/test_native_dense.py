@@ -175,7 +175,9 @@ def test_samples_to_blocks_inverts_blocks_to_samples(native, samples, dtype):
     # is replicated.
     workers = ((Shard(1, 9, 0, 4), Shard(2, 9, 0, 4), Shard(4, 9, 0, 2)), (), (Shard(0, 9, 0, 4), Shard(4, 9, 2, 4)))
     placement = Placement(tuple(Table(f"cat_{i}", 9, 4) for i in range(5)), workers, (3,), ((), (), ()))
-    assert Blocks.of(placement, 0) == Blocks(before=[0, 0, 6, 6], strides=[6, 6, 10, 10], places=[0, 4, 0, 8], columns=[0, 18, 4, 16], widths=[4, 2, 8, 2])
+    assert Blocks.of(placement, 0) == Blocks(
+        before=[0, 0, 6, 6], strides=[6, 6, 10, 10], places=[0, 4, 0, 8], columns=[0, 18, 4, 16], widths=[4, 2, 8, 2]
+    )
     blocks = Blocks.of(placement, 2)
     assert blocks == Blocks(before=[0, 0, 10, 10], strides=[10, 10, 6, 6], places=[0, 8, 0, 4], columns=[4, 16, 0, 18], widths=[8, 2, 4, 2])
     vectors = drawn((samples, 20), dtype, 0)
