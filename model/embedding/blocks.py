@@ -33,9 +33,9 @@ class Blocks:
             stride, place = placement.columns(worker), 0
             for feature, shard in placement.lookups[worker]:
                 column = placement.columns_before[feature] + shard.first
-                last = runs[-1] if runs else None
-                if last and last[0] == before and last[2] + last[4] == place and last[3] + last[4] == column:
-                    last[4] += shard.width
+                run = runs[-1] if runs else None
+                if run and run[0] == before and run[2] + run[4] == place and run[3] + run[4] == column:
+                    run[4] += shard.width
                 else:
                     runs.append([before, stride, place, column, shard.width])
                 place += shard.width
