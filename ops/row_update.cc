@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <utility>
 
 #include "lanes.h"
@@ -209,14 +210,18 @@ void Run(const Task& task, const Shard& shard, const Groups& groups, const std::
   }
 }
 
+int64_t PositionsOf(const std::vector<Groups>& groups) {
+  int64_t positions = 0;
+  for (const Groups& of : groups) positions += of.size() ? of.end(of.size() - 1) : 0;
+  return positions;
+}
+
 // Cuts the work into tasks of about equal size. A group of very many positions is cut by columns, unless rows must stay whole: a sum keeps its order.
 // A shard's tasks follow each other, so that the gradients which they read, each once for every id of a list, stay in the caches.
 std::vector<Task> Tasks(const std::vector<Shard>& shards, const std::vector<std::vector<Groups>>& groups, int threads, bool whole_rows) {
   std::vector<Task> tasks;
   int64_t positions = 0;
-  for (const Shard& shard : shards) {
-    for (const Groups& of : groups[shard.grouped]) positions += of.size() ? of.end(of.size() - 1) : 0;
-  }
+  for (const Shard& shard : shards) positions += PositionsOf(groups[shard.grouped]);
   const int64_t heavy = std::max<int64_t>(4 * kPositionsPerTask, positions / (4 * threads));
   for (size_t p = 0; p < shards.size(); ++p) {
     for (size_t part = 0; part < groups[shards[p].grouped].size(); ++part) {
@@ -246,9 +251,10 @@ std::vector<Task> Tasks(const std::vector<Shard>& shards, const std::vector<std:
 }
 
 template <class G, class Update>
-void UpdateBy(const Update& update, const std::vector<Shard>& shards, const std::vector<std::vector<Groups>>& groups,
-              const std::vector<const G*>& samples, float loss_scale, const Threads& threads) {
+void UpdateFrom(const std::vector<const G*>& samples, const std::vector<Shard>& shards, const std::vector<std::vector<Groups>>& groups,
+                const Update& update, float loss_scale, const Threads& threads) {
   const std::vector<Task> tasks = Tasks(shards, groups, threads.count, kWholeRows<Update>);
+  if (tasks.empty()) return;
   threads.run(tasks.size(), [&](int64_t i) {
     const FlushDenormals flush;
     const Task& task = tasks[i];
@@ -256,6 +262,71 @@ void UpdateBy(const Update& update, const std::vector<Shard>& shards, const std:
     const auto run = task.last_column - task.first_column == 128 ? Run<G, Update, 128> : Run<G, Update, 0>;
     run(task, shard, groups[shard.grouped][task.part], samples, loss_scale, update);
   });
+}
+
+// The gradients of one shard at a time, side by side: [samples, columns]. In the batch each sample's lie on other pages of memory than the next one's, and
+// a processor finds only some thousand pages quickly.
+template <class G>
+class Together {
+ public:
+  // Copies the gradients of the shard, and points its uses to the copy.
+  void Copy(const std::vector<const G*>& samples, const Threads& threads, Shard* shard) {
+    const std::vector<int64_t> columns = ColumnsOf(*shard);
+    const int64_t n = static_cast<int64_t>(samples.size()), length = static_cast<int64_t>(columns.size()) * shard->width;
+    if (size_ < n * length) gradients_.reset(new G[size_ = n * length]);
+    samples_.resize(n);
+    threads.run((n + kSamplesPerTask - 1) / kSamplesPerTask, [&](int64_t task) {
+      for (int64_t i = task * kSamplesPerTask; i < std::min(n, (task + 1) * kSamplesPerTask); ++i) {
+        G* to = gradients_.get() + i * length;
+        samples_[i] = to;
+        for (const int64_t column : columns) {
+          if (i + kAhead < n) PrefetchToRead(samples[i + kAhead] + column, shard->width * static_cast<int>(sizeof(G)));
+          to = std::copy_n(samples[i] + column, shard->width, to);
+        }
+      }
+    });
+    for (Use& use : shard->uses) use.column = (std::find(columns.begin(), columns.end(), use.column) - columns.begin()) * shard->width;
+  }
+  const std::vector<const G*>& samples() const { return samples_; }
+
+  // Returns true if each gradient of the shard is read so often that a copy pays.
+  static bool Pays(const Shard& shard, const std::vector<Groups>& groups, size_t samples) {
+    return samples >= kSamplesToCopy && PositionsOf(groups) > kReadsToCopy * static_cast<int64_t>(samples * ColumnsOf(shard).size());
+  }
+
+ private:
+  static constexpr int64_t kReadsToCopy = 16, kSamplesPerTask = 64;
+  static constexpr size_t kSamplesToCopy = 4096;
+
+  // The first columns of the shard's gradients: places of one list have the same.
+  static std::vector<int64_t> ColumnsOf(const Shard& shard) {
+    std::vector<int64_t> columns;
+    for (const Use& use : shard.uses) {
+      if (columns.empty() || columns.back() != use.column) columns.push_back(use.column);
+    }
+    return columns;
+  }
+
+  int64_t size_ = 0;
+  std::unique_ptr<G[]> gradients_;
+  std::vector<const G*> samples_;
+};
+
+template <class G, class Update>
+void UpdateBy(const Update& update, const std::vector<Shard>& shards, const std::vector<std::vector<Groups>>& groups,
+              const std::vector<const G*>& samples, float loss_scale, const Threads& threads) {
+  std::vector<Shard> rest;
+  Together<G> together;
+  for (const Shard& shard : shards) {
+    if (!Together<G>::Pays(shard, groups[shard.grouped], samples.size())) {
+      rest.push_back(shard);
+      continue;
+    }
+    Shard moved = shard;
+    together.Copy(samples, threads, &moved);
+    UpdateFrom(together.samples(), {moved}, groups, update, loss_scale, threads);
+  }
+  UpdateFrom(samples, rest, groups, update, loss_scale, threads);
 }
 
 }  // namespace

@@ -186,9 +186,10 @@ void TestUpdate(const dlrm::Optimizer& by, int64_t batch) {
     int table, hotness;
     bool mean;
   };
-  const Feature kFeatures[] = {{0, 1, false}, {1, 4, true}, {2, 1, false}, {3, 2, false}, {4, 3, true}, {4, 1, false}, {5, 2, false}};
-  const int kWidths[] = {128, 1, 300, 0, 21, 64, 128};  // the last table has no feature
-  constexpr int kTables = 7, kRows = 11;
+  const Feature kFeatures[] = {{0, 1, false}, {1, 4, true}, {2, 1, false}, {3, 2, false}, {4, 3, true}, {4, 1, false}, {5, 2, false},
+                                {7, 40, true}, {7, 30, false}};  // the last table's gradients are copied in large batches
+  const int kWidths[] = {128, 1, 300, 0, 21, 64, 128, 128};  // the last table but one has no feature
+  constexpr int kTables = 8, kRows = 11;
   const dlrm::RuleFacts& facts = *dlrm::FactsOf(by.rule);
   std::vector<std::vector<float>> tables, slots[2], counts;
   std::vector<std::vector<int32_t>> ids;
@@ -222,7 +223,8 @@ void TestUpdate(const dlrm::Optimizer& by, int64_t batch) {
     dlrm::UpdateRows<G>({shards[p]}, groups, samples, used, kThreeThreads);
     for (int row = 0; row < kRows; ++row) {
       const int width = kWidths[p];
-      std::vector<double> sum(width), weights(width), first(std::max(width, 1), 0.5), second(std::max(width, 1), 0.25);
+      std::vector<double> weights(width), first(std::max(width, 1), 0.5), second(std::max(width, 1), 0.25);
+      std::vector<float> sum(width);
       bool named = false;
       size_t use = 0;
       for (size_t f = 0; f < ids.size(); ++f) {
@@ -231,13 +233,14 @@ void TestUpdate(const dlrm::Optimizer& by, int64_t batch) {
         for (int64_t at = 0; at < static_cast<int64_t>(ids[f].size()); ++at) {
           if (ids[f][at] != row) continue;
           const int64_t i = at % batch;
-          const double by_count = kFeatures[f].mean ? counts[f][i] : 1;
+          const float by_count = kFeatures[f].mean ? counts[f][i] : 1;
           for (int k = 0; k < width; ++k) sum[k] += dlrm::Widened(samples[i][column + k]) / by.loss_scale / by_count;
           named = true;
         }
       }
       for (int k = 0; k < width; ++k) weights[k] = before[p][row * width + k];
-      if (named) Apply(by, sum, &weights, &first, &second);
+      for (int k = 0; k < width && by.rule == "sgd"; ++k) CHECK(tables[p][row * width + k] == before[p][row * width + k] - sum[k] * by.scalars[0]);
+      if (named) Apply(by, {sum.begin(), sum.end()}, &weights, &first, &second);
       for (int k = 0; k < width; ++k) CHECK(std::abs(tables[p][row * width + k] - weights[k]) <= 1e-4 * (1 + std::abs(weights[k])));
       for (int s = 0; s < facts.slots && width > 0; ++s) {
         const std::vector<double>& expected = s ? second : first;
@@ -266,6 +269,8 @@ void TestRowsOf() {
     TestUpdate<T>({"rmsprop", {0.5f, 9.25f}, {0.9f, 0.1f, 1e-6f, 0}, 1}, batch);
     TestUpdate<T>({"rmsprop", {0.5f, 9.25f}, {0.9f, 0.1f, 0, 1e-6f}, 1}, batch);
   }
+  TestUpdate<T>({"sgd", {0.5f}, {}, 3}, 4200);  // gradients are copied in batches of 4096 samples or more
+  TestUpdate<T>({"rowwise_adagrad", {0.5f}, {1e-6f, 1}, 1024}, 4200);
 }
 
 }  // namespace
