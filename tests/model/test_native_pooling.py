@@ -88,6 +88,9 @@ CASES = {
         [(6, width) for width in (1, 15, 16, 32, 64, 129, 300)], [Lookup(i, 6 * i, 3, i % 2 == 0, True) for i in range(7)], 40
     ),
     "a hundred weights of a power law": Case([(100_000, 16)], [Lookup(0, 0, 100, True, True), Lookup(0, 200, 2, weighted=True)], 1000, "power law"),
+    "gradients that are copied": Case(
+        [(300, 128), (40, 20), (9, 16)], [Lookup(0, 0, 20, True), Lookup(0, 20, 30), Lookup(1, 50, 30, True, True), Lookup(2, 110)], 4200, "power law"
+    ),
     "heavy": Case([(500, 128), (500, 20)], [Lookup(0, 0, 9), Lookup(0, 0, 9, True), Lookup(1, 9)], 3000, "heavy"),
 }
 
