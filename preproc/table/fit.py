@@ -12,7 +12,7 @@ import polars as pl
 
 from dataloading.features import VOCABULARY, DatasetError
 from preproc.shared import polars_engine as engine
-from preproc.shared.in_order import by_size
+from preproc.shared.in_order import by_size, in_order
 from preproc.shared.resume import Progress
 from preproc.table.columns import Plan, check_weighted_mean, tables_of
 from preproc.table.staging import Coded, StagedRows, feature_column
@@ -67,9 +67,11 @@ class RowFindings:
 
     def _texts(self, feature: str, recipe: Recipe) -> Iterator[pl.Series]:
         """Yield the texts that occur in these rows, block by block."""
-        whole = all(part.rows is None for part in self.rows.parts)  # no row is filtered out, so every text of a block occurs
+        if all(part.rows is None for part in self.rows.parts):  # no row is filtered out, so every text of a block occurs
+            yield from self.rows.texts(feature)
+            return
         for codes, texts in self.rows.coded(feature):
-            yield texts if whole else texts.gather((values_of(codes) if recipe.gives == LISTS else codes).unique())
+            yield texts.gather((values_of(codes) if recipe.gives == LISTS else codes).unique())
 
     def counts(self, feature: str) -> pl.DataFrame:
         """See `Findings`."""
@@ -101,10 +103,12 @@ def fitted(plan: Plan, found: Findings, warn: Callable[[str], None]) -> Plan:
     """
     features = dict(plan.features)
     lists, counted, wanted = to_fit(plan)
+    open_ones = {name: recipe for name, recipe in plan.features.items() if is_undecided(recipe)}
+    kinds = dict(zip(open_ones, in_order(partial(found.kinds, name, recipe) for name, recipe in open_ones.items()), strict=True))
     for name, recipe in plan.features.items():
-        if is_undecided(recipe):
+        if name in kinds:
             try:
-                features[name] = recipe = decided(recipe, found.kinds(name, recipe))
+                features[name] = recipe = decided(recipe, kinds[name])
             except ValueError as error:
                 raise DatasetError(f"feature {name}: {error}") from None
         if name in lists:

@@ -276,14 +276,14 @@ def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
         if not is_feature(name) or dtype == pl.Float64:
             continue
         if isinstance(dtype, pl.Categorical):
-            places, found = rows[name].to_physical(), dtype.categories.to_series()
+            places, found = pl.col(name).to_physical(), dtype.categories.to_series()
         else:
             table = TextPlaces()
             value = pl.col(name).list.eval(table.of(pl.element())) if dtype == pl.List else table.of(pl.col(name))
-            places, found = rows.select(value).to_series(), table.texts
+            places, found = pl.lit(rows.select(value).to_series()), table.texts
         # an empty text is a missing value; the null at the end is the code of rows without a value
         texts[name] = found.set(found == "", None).extend(pl.Series([None], dtype=pl.String))
-        codes.append(places if dtype == pl.List else places.fill_null(len(texts[name]) - 1))
+        codes.append((places if dtype == pl.List else places.fill_null(len(texts[name]) - 1)).alias(name))
     return rows.with_columns(codes), texts
 
 

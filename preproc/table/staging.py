@@ -196,7 +196,12 @@ class TableBlocks:
             found = pl.read_ipc_stream(codes, columns=[name] if rows is None else [name, SPLIT])
             found = found if rows is None or block.first is None else found.with_columns(self.split_of(block.first))
             found = found if rows is None else found.filter(rows)
-            yield Coded(found[name], pl.read_ipc_stream(words, columns=[name]).to_series().explode())
+            yield Coded(found[name], _texts(words, name))
+
+    def texts(self, group: str, feature: str) -> Iterator[pl.Series]:
+        """Yield the texts of a feature, block by block."""
+        for block in self._blocks[group]:
+            yield _texts(self._coded_paths(group, self._coded[feature_column(feature)], block)[1], feature_column(feature))
 
     def num_texts(self, feature: str) -> int:
         """Return the number of a feature's texts, summed over blocks: an upper bound of its distinct texts."""
@@ -270,6 +275,15 @@ class StagedRows:
         """See `TableBlocks.coded`."""
         for part in self.parts:
             yield from self.staging.coded(part.group, part.rows, feature)
+
+    def texts(self, feature: str) -> Iterator[pl.Series]:
+        """Yield the texts of a feature in the blocks that hold these rows, also those of other rows."""
+        for part in self.parts:
+            yield from self.staging.texts(part.group, feature)
+
+
+def _texts(path: Path, name: str) -> pl.Series:
+    return pl.read_ipc_stream(path, columns=[name]).to_series().explode()
 
 
 def _scan(paths: Sequence[Path]) -> pl.LazyFrame:

@@ -279,7 +279,9 @@ def _of_texts(blocks: Iterable[Coded], ids: TextIds, recipe: Recipe, feature: Ca
             places = values_of(kept)
             yield padded(found[places], kept.list.len().to_numpy().astype(np.int64), feature.hotness, feature.weights)
         else:
-            yield found.astype(feature.dtype)[codes]
+            places = codes.to_numpy()
+            yield found.astype(feature.dtype)[places]
         given = ~missing.popleft()
-        counts = (int(given[places].sum()), int((given & (found == 0))[places].sum())) if recipe.has_vocabulary else (0, 0)
+        unknown = given & (found == 0)
+        counts = (np.count_nonzero(given[places]), np.count_nonzero(unknown[places])) if recipe.has_vocabulary else (0, 0)
         filled.append(Filled(cut, *counts))

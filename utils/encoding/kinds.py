@@ -1,5 +1,6 @@
 """Inference of the kind of a column's values from the training rows; the same values are of the same kind in every file format."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,10 @@ WHOLE = r"^(0|-?[1-9][0-9]*)$"
 # Numbers as programs write them: without leading or trailing zeros, so that versions (1.10) and codes (007) stay texts.
 _WRITTEN = r"^-?(0|[1-9][0-9]{0,16}0*)(\.0|\.0*[0-9]{0,16}[1-9])?(e-[0-9]{1,3}|e\+[0-9]{2,3})?$"
 _DATE, _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ].+)?$"
+_FIRST = 16  # texts of which one mostly shows that a column holds neither numbers nor booleans nor times
+
+# Tests of single texts. A text that polars finds to be of a kind passes the kind's test.
+_FITS = (re.compile(WHOLE).match, re.compile(_WRITTEN).match, lambda text: text.lower() in ("true", "false"), re.compile(_TIME).match)
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,10 @@ class Evidence:
 
 def evidence(texts: pl.Series) -> Evidence:
     """Return the evidence of marked texts, null where one is missing."""
+    if not texts.str.starts_with(MARK).any():
+        return Evidence(fits=_fitting(texts.drop_nulls()))
     given = texts.drop_nulls()
     is_marked = given.str.starts_with(MARK)
-    if not is_marked.any():
-        return Evidence(fits=_fitting(given))
     marks = given.filter(is_marked).str.slice(0, 2).unique().to_list()
     known = frozenset(marks) & frozenset(TYPES)
     return Evidence(known, _fitting(given.filter(~given.str.slice(0, 2).is_in(list(known)))))
@@ -71,6 +76,9 @@ def _fitting(texts: pl.Series) -> frozenset[str] | None:
     """Return the kinds that all texts fit; None where there are no texts."""
     if texts.is_empty():
         return None
+    first = texts.head(_FIRST).to_list()
+    if not any(all(map(fits, first)) for fits in _FITS):
+        return frozenset()
     whole, written = texts.str.contains(WHOLE).all(), texts.str.contains(_WRITTEN).all()
     if whole or written:
         return frozenset({*((INTEGER,) if whole else ()), *((FLOAT, FLOAT32) if written else ()), DECIMAL})

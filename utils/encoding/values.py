@@ -66,6 +66,8 @@ def _texts(kind: str, texts: pl.Series) -> pl.Series:
     """
     column = pl.col("text")
     value, ready = _ready(kind, column)
+    if kind == TEXT and texts.alias("text").to_frame().select(ready.all()).item():
+        return texts
     found = texts.alias("text").to_frame().select(value=value, ready=ready.fill_null(False) | column.is_null())
     if found["ready"].all():
         return found["value"]
