@@ -266,11 +266,17 @@ def coded(rows: StagedRows, feature: str, recipe: Recipe) -> Iterator[Coded]:
 
 def with_texts(rows: StagedRows, feature: str, recipe: Recipe) -> Iterator[Coded]:
     """Yield a feature's codes and the canonical text of each value. Raises DatasetError where that text is ambiguous."""
-    for codes, texts in rows.coded(feature):
-        try:
-            yield Coded(codes, texts_of(recipe, texts))
-        except ValueKindError as error:
-            raise DatasetError(f"feature {feature}, column {', '.join(recipe.value_columns)}: {error}") from None
+    for part in rows.parts:
+        known, unchanged = (part.group, feature) in rows.staging.canonical, True
+        for codes, texts in rows.staging.coded(part.group, part.rows, feature):
+            try:
+                found = texts if known else texts_of(recipe, texts)
+            except ValueKindError as error:
+                raise DatasetError(f"feature {feature}, column {', '.join(recipe.value_columns)}: {error}") from None
+            unchanged = unchanged and found is texts
+            yield Coded(codes, found)
+        if unchanged:
+            rows.staging.canonical.add((part.group, feature))
 
 
 def values_of(lists: pl.Series) -> pl.Series:

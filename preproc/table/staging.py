@@ -95,6 +95,7 @@ class TableBlocks:
         self._parts: list[list[str]] = []
         self._coded: dict[str, int] = {}  # the part of each feature made of texts
         self._num_texts: dict[str, int] = {}
+        self.canonical: set[tuple[str, str]] = set()  # groups and features of whose texts all were found to be canonical
 
     def append(self, group: str, rows: pl.DataFrame, texts: Mapping[str, pl.Series], source: Source) -> None:
         """Add rows, in their order.

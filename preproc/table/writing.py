@@ -273,15 +273,17 @@ def _of_texts(blocks: Iterable[Coded], ids: TextIds, recipe: Recipe, feature: Ca
             yield block
 
     for codes, found in ids.of(passed()):
-        cut, places = 0, codes
+        cut, kept = 0, None
         if recipe.gives == LISTS:
             cut, kept = int((codes.list.len() > recipe.max_hotness).sum()), codes.list.head(recipe.max_hotness)
-            places = values_of(kept)
-            yield padded(found[places], kept.list.len().to_numpy().astype(np.int64), feature.hotness, feature.weights)
+        places = (codes if kept is None else values_of(kept)).to_numpy().astype(np.intp)
+        of_rows, lacking = found[places], missing.popleft()
+        if kept is None:
+            yield of_rows
         else:
-            places = codes.to_numpy()
-            yield found.astype(feature.dtype)[places]
-        given = ~missing.popleft()
-        unknown = given & (found == 0)
-        counts = (np.count_nonzero(given[places]), np.count_nonzero(unknown[places])) if recipe.has_vocabulary else (0, 0)
+            yield padded(of_rows, kept.list.len().to_numpy().astype(np.int64), feature.hotness, feature.weights)
+        counts = 0, 0
+        if recipe.has_vocabulary:  # the id of a missing or unknown text is 0
+            given = len(places) - np.count_nonzero(lacking[places])
+            counts = given, given - np.count_nonzero(of_rows)
         filled.append(Filled(cut, *counts))
