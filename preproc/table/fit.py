@@ -19,7 +19,7 @@ from preproc.table.staging import Coded, StagedRows, feature_column
 from utils.config.per_feature import MAX_HOTNESS
 from utils.encoding.kinds import Evidence, decided, evidence_of, is_undecided, joined
 from utils.encoding.numbers import bounded
-from utils.encoding.recipe import LISTS, NUMBERS, STANDARDISE, Recipe
+from utils.encoding.recipe import LISTS, NUMBERS, STANDARDISE, TEXT, Recipe
 from utils.encoding.values import ValueKindError, texts_of
 from utils.naming import naming
 
@@ -63,13 +63,15 @@ class RowFindings:
 
     def kinds(self, feature: str, recipe: Recipe) -> tuple[Evidence, ...]:
         """See `Findings`."""
-        return joined(evidence_of(recipe, texts) for texts in self._texts(feature, recipe))
+        if any(part.rows is not None for part in self.rows.parts):
+            return joined(evidence_of(recipe, texts) for texts in self._occurring(feature, recipe))
+        found = joined(evidence_of(recipe, texts) for texts in self.rows.texts(feature))  # no row is filtered out, so every text of a block occurs
+        if len(found) == 1 and found[0].plain and found[0].kind == TEXT:
+            self.rows.staging.canonical.update((part.group, feature) for part in self.rows.parts)
+        return found
 
-    def _texts(self, feature: str, recipe: Recipe) -> Iterator[pl.Series]:
+    def _occurring(self, feature: str, recipe: Recipe) -> Iterator[pl.Series]:
         """Yield the texts that occur in these rows, block by block."""
-        if all(part.rows is None for part in self.rows.parts):  # no row is filtered out, so every text of a block occurs
-            yield from self.rows.texts(feature)
-            return
         for codes, texts in self.rows.coded(feature):
             yield texts.gather((values_of(codes) if recipe.gives == LISTS else codes).unique())
 

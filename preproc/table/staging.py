@@ -284,7 +284,7 @@ class StagedRows:
 
 
 def _texts(path: Path, name: str) -> pl.Series:
-    return pl.read_ipc_stream(path, columns=[name]).to_series().explode()
+    return pl.read_ipc_stream(path, columns=[name]).to_series()[0]
 
 
 def _scan(paths: Sequence[Path]) -> pl.LazyFrame:

@@ -28,15 +28,17 @@ class Evidence:
     Attributes:
         marks: the type marks among the values.
         fits: the kinds that all texts without a mark fit; None where there are no such texts.
+        plain: True if all texts are plain; see `is_plain`.
     """
 
     marks: frozenset[str] = frozenset()
     fits: frozenset[str] | None = None
+    plain: bool = True
 
     def joined(self, other: "Evidence") -> "Evidence":
         """Combine the evidence of two sets of values."""
         fits = self.fits if other.fits is None else other.fits if self.fits is None else self.fits & other.fits
-        return Evidence(self.marks | other.marks, fits)
+        return Evidence(self.marks | other.marks, fits, self.plain and other.plain)
 
     @property
     def kind(self) -> str | None:
@@ -61,15 +63,20 @@ class Evidence:
         return BOOLEAN if self.marks == {OF_BOOLEAN} else None
 
 
+def is_plain(text: pl.Expr) -> pl.Expr:
+    """Return an expression that is true where a text has no type mark and no line end of two characters: in a column of texts it is canonical."""
+    return ~(text.str.starts_with(MARK) | text.str.contains("\r\n", literal=True))
+
+
 def evidence(texts: pl.Series) -> Evidence:
     """Return the evidence of marked texts, null where one is missing."""
-    if not texts.str.starts_with(MARK).any():
-        return Evidence(fits=_fitting(texts.drop_nulls()))
     given = texts.drop_nulls()
-    is_marked = given.str.starts_with(MARK)
+    plain = given.alias("text").to_frame().select(is_plain(pl.col("text")).all()).item()
+    if plain or not (is_marked := given.str.starts_with(MARK)).any():
+        return Evidence(fits=_fitting(given), plain=plain)
     marks = given.filter(is_marked).str.slice(0, 2).unique().to_list()
     known = frozenset(marks) & frozenset(TYPES)
-    return Evidence(known, _fitting(given.filter(~given.str.slice(0, 2).is_in(list(known)))))
+    return Evidence(known, _fitting(given.filter(~given.str.slice(0, 2).is_in(list(known)))), plain=False)
 
 
 def _fitting(texts: pl.Series) -> frozenset[str] | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import polars as pl
 
-from utils.encoding.kinds import WHOLE, parts_of, split
+from utils.encoding.kinds import WHOLE, is_plain, parts_of, split
 from utils.encoding.marks import MARK, NUMBERS, OF_BOOLEAN, OF_DATETIME, OF_DECIMAL, OF_FLOAT32, OF_INTEGER, TIMES, TYPES, split_mark
 from utils.encoding.recipe import BETWEEN, BOOLEAN, DATE, DATETIME, DECIMAL, FLOAT, FLOAT32, INTEGER, TEXT, Recipe
 from utils.encoding.times import iso_times
@@ -44,7 +44,8 @@ def texts_of(recipe: Recipe, texts: pl.Series) -> pl.Series:
 
     Args:
         recipe: the feature's recipe.
-        texts: texts from `columns.made`, null where one is missing; unchanged where the recipe records no kind.
+        texts: texts from `columns.made`, null where one is missing. They are returned themselves where the recipe records no kind, or they are
+            texts that are canonical.
 
     Raises:
         ValueKindError: a value's text is ambiguous.
@@ -54,7 +55,7 @@ def texts_of(recipe: Recipe, texts: pl.Series) -> pl.Series:
         return texts
     found = [one if part.values is None else _texts(part.values, one) for part, one in zip(parts, split(recipe, texts), strict=True)]
     if len(found) == 1:
-        return found[0].alias(texts.name)
+        return texts if found[0] is texts else found[0].alias(texts.name)
     columns = pl.DataFrame([column.alias(str(place)) for place, column in enumerate(found)])
     return columns.select(pl.concat_str(pl.all(), separator=BETWEEN)).to_series().alias(texts.name)
 
@@ -80,7 +81,7 @@ def _texts(kind: str, texts: pl.Series) -> pl.Series:
 def _ready(kind: str, column: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
     """Return an expression of canonical texts, and one that is true where the first is valid."""
     if kind == TEXT:
-        return column, ~column.str.starts_with(MARK) & ~column.str.contains("\r\n", literal=True)
+        return column, is_plain(column)
     if kind == INTEGER:
         value = column.str.strip_prefix(OF_INTEGER)
         return value, value.str.contains(WHOLE)

@@ -199,3 +199,18 @@ NO_TIMES += ["2024-02-30T01:00:00Z", "0001-01-01T00:00:00+08:00", "9999-12-31T23
 def test_times_with_offsets():
     found = pl.DataFrame({"t": [*UTC, *NO_TIMES, None]}).select(iso_times(pl.col("t"))).to_series()
     assert [value and str(value) for value in found.to_list()] == [*UTC.values(), *([None] * (len(NO_TIMES) + 1))]
+
+
+@pytest.mark.parametrize(("last", "kind", "plain"), [("a", "text", True), ("7", "integer", True), ("7\r\n7", "text", False), (None, "integer", True)])
+def test_the_last_of_many_texts_counts(last, kind, plain):
+    numbers = pl.Series([*map(str, range(100)), last], dtype=pl.String)
+    assert (evidence(numbers).kind, evidence(numbers).plain) == (kind, plain)
+    assert evidence(numbers.reverse()).kind == kind
+    assert Evidence().joined(evidence(numbers)).joined(evidence(numbers.head(5))).plain == plain
+
+
+def test_texts_with_a_mark_are_not_plain():
+    found = evidence(pl.concat([pl.Series(["a"] * 100), marks([1])]))
+    assert not found.plain
+    with pytest.raises(ValueError, match="whole numbers and other texts"):
+        found.kind  # noqa: B018
