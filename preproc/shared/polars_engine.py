@@ -31,9 +31,9 @@ def text_counts(blocks: Iterable[tuple[np.ndarray, pl.Series]]) -> pl.DataFrame:
     def counted() -> Iterator[pl.DataFrame]:
         for codes, texts in blocks:
             times = pl.Series("count", np.bincount(codes, minlength=len(texts)), pl.Int64)
-            yield pl.DataFrame([texts.alias(VALUE), times]).filter((pl.col("count") > 0) & pl.col(VALUE).is_not_null())
+            yield pl.DataFrame([texts.alias(VALUE), times])
 
-    frame = _stream(counted(), {VALUE: pl.String, "count": pl.Int64})
+    frame = _stream(counted(), {VALUE: pl.String, "count": pl.Int64}).filter((pl.col("count") > 0) & pl.col(VALUE).is_not_null())
     return frame.group_by(VALUE).agg(pl.col("count").sum()).collect(engine="streaming")
 
 
