@@ -33,8 +33,9 @@ def text_counts(blocks: Iterable[tuple[np.ndarray, pl.Series]]) -> pl.DataFrame:
             times = pl.Series("count", np.bincount(codes, minlength=len(texts)), pl.Int64)
             yield pl.DataFrame([texts.alias(VALUE), times])
 
-    frame = _stream(counted(), {VALUE: pl.String, "count": pl.Int64}).filter((pl.col("count") > 0) & pl.col(VALUE).is_not_null())
-    return frame.group_by(VALUE).agg(pl.col("count").sum()).collect(engine="streaming")
+    frame = _stream(counted(), {VALUE: pl.String, "count": pl.Int64})
+    found = frame.group_by(VALUE).agg(pl.col("count").sum()).collect(engine="streaming")
+    return found.filter((pl.col("count") > 0) & pl.col(VALUE).is_not_null())  # not in the query, which would leave the filter to the stream
 
 
 def _stream(frames: Iterator[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.LazyFrame:
