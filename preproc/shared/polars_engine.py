@@ -39,7 +39,7 @@ def text_counts(blocks: Iterable[tuple[np.ndarray, pl.Series]]) -> pl.DataFrame:
 
 
 def _stream(frames: Iterator[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.LazyFrame:
-    """Return frames as one lazy frame, which can be read once. A filter on it would be lost: Polars hands filters to the source, which ignores them."""
+    """Return frames as one lazy frame, which can be read once. A filter on it is lost: Polars hands it to the source, which ignores it."""
     return register_io_source(lambda *_: frames, schema=schema)
 
 
