@@ -105,8 +105,8 @@ def fitted(plan: Plan, found: Findings, warn: Callable[[str], None]) -> Plan:
     """
     features = dict(plan.features)
     lists, counted, wanted = to_fit(plan)
-    open_ones = {name: recipe for name, recipe in plan.features.items() if is_undecided(recipe)}
-    kinds = dict(zip(open_ones, in_order(partial(found.kinds, name, recipe) for name, recipe in open_ones.items()), strict=True))
+    to_decide = {name: recipe for name, recipe in plan.features.items() if is_undecided(recipe)}
+    kinds = dict(zip(to_decide, in_order(partial(found.kinds, name, recipe) for name, recipe in to_decide.items()), strict=True))
     for name, recipe in plan.features.items():
         if name in kinds:
             try:
