@@ -145,6 +145,7 @@ class NativeScorer:
         self._score, self._score_rows = library.dlrm_scorer_score, library.dlrm_scorer_score_rows
         of_feature = [features[place::count] for place in range(count)]  # with that of the linear part, if there is one
         self._partial = [any(map(_is_partial, some)) for some in of_feature]
+        self._any_partial = any(self._partial)
         self._tables = [one.table for one in features]
         weakref.finalize(self, library.dlrm_scorer_delete, self.handle).atexit = False  # at exit the process ends the scorer's threads itself
 
@@ -163,7 +164,7 @@ class NativeScorer:
             expected = f"[{count}, {self._num_numerical}] and [{count}, {self._num_ids}]"
             raise ValueError(f"numericals {list(numerical.shape)} and ids {list(ids.shape)}: expected {expected}")
         logits = np.empty(count, np.float32)
-        if any(self._partial):
+        if self._any_partial:
             bad = self._by_rows(numerical, ids, logits)
         else:
             bad = self._score(self.handle, count, numerical.ctypes.data, ids.ctypes.data, logits.ctypes.data)

@@ -8,8 +8,9 @@
 
 namespace dlrm {
 
-// Keeps a moving average of each way's time. The slower way is tried now and then, since other programs come and go: ever more rarely while it stays
-// the slower one. Several threads may use it at the same time; where they do, a measurement may be lost.
+// Keeps a moving average of each way's time. The slower way is tried now and then, for a few turns, since other programs come and go: ever more rarely
+// while it stays the slower one. The first turn after another way's does not count: threads may have gone to sleep meanwhile, and must be woken. Several
+// threads may use it at the same time; where they do, a measurement may be lost.
 class Pace {
  public:
   // Measures a turn of one of the ways, from its construction to its end.
@@ -22,40 +23,53 @@ class Pace {
     int way() const { return way_; }
 
    private:
+    using Clock = std::chrono::steady_clock;
+
     Pace* pace_;
     const int way_;
-    const std::chrono::steady_clock::time_point begun_;
+    const Clock::time_point begun_;
   };
 
- private:
-  using Clock = std::chrono::steady_clock;
+  static constexpr unsigned kFirst = 16;                     // turns at the start, trials of both ways; the fastest of each way counts
+  static constexpr unsigned kTrial = 4;                      // turns of the slower way that follow each other
+  static constexpr unsigned kSoonest = 64, kLatest = 4096;  // turns to the next trial
 
-  static constexpr unsigned kFirst = 16;                     // turns at the start, which alternate; the fastest of each way counts
-  static constexpr unsigned kSoonest = 64, kLatest = 4096;  // turns between two of the slower way
-  static constexpr float kNew = 0.125f;                      // weight of a new time in the average
-  static constexpr float kOutlier = 8.0f;                    // times an average at most: of a turn that the system interrupted
-
+  // The way of the next turn: 0 or 1.
   int Next() {
-    const unsigned turn = turns_.fetch_add(1, std::memory_order_relaxed);
-    const int faster = average_[1].load(std::memory_order_relaxed) < average_[0].load(std::memory_order_relaxed) ? 1 : 0;
-    if (turn < kFirst) return static_cast<int>(turn % 2);
-    if (static_cast<int>(turn - due_.load(std::memory_order_relaxed)) < 0) return faster;
-    const unsigned between = faster == faster_.exchange(faster, std::memory_order_relaxed) ? std::min(2 * between_.load(), kLatest) : kSoonest;
-    between_.store(between, std::memory_order_relaxed);
-    due_.store(turn + between, std::memory_order_relaxed);
-    return 1 - faster;
+    const unsigned turn = turns_.fetch_add(1, kRelaxed);
+    if (turn < kFirst) return static_cast<int>(turn / kTrial % 2);
+    const int faster = Faster(), since = static_cast<int>(turn - due_.load(kRelaxed));
+    const bool changed = faster_.exchange(faster, kRelaxed) != faster;
+    if (!changed && since < 0) return faster;
+    if (!changed && since < static_cast<int>(kTrial)) return 1 - faster;
+    const unsigned between = changed ? kSoonest : std::min(2 * between_.load(kRelaxed), kLatest);
+    between_.store(between, kRelaxed);
+    due_.store(turn + between, kRelaxed);
+    return faster;
   }
 
+  // Takes the time of a turn.
   void Took(int way, float seconds) {
-    const float before = average_[way].load(std::memory_order_relaxed);
+    const bool at_start = turns_.load(kRelaxed) <= kFirst, slower = way != Faster();
+    const float before = average_[way].load(kRelaxed), other = average_[1 - way].load(kRelaxed);
+    if (!at_start && slower && seconds > kHopeless * other) due_.fetch_sub(kTrial, kRelaxed);
+    if (last_.exchange(way, kRelaxed) != way) return;
     float now = seconds;
-    if (before > 0 && turns_.load(std::memory_order_relaxed) <= kFirst) now = std::min(before, seconds);
-    if (before > 0 && turns_.load(std::memory_order_relaxed) > kFirst) now = before + kNew * (std::min(seconds, kOutlier * before) - before);
-    average_[way].store(now, std::memory_order_relaxed);
+    if (before > 0 && at_start) now = std::min(before, seconds);
+    if (before > 0 && !at_start) now = before + (slower ? kTried : kNew) * (std::min(seconds, kOutlier * before) - before);
+    average_[way].store(now, kRelaxed);
   }
 
-  std::atomic<unsigned> turns_{0}, due_{kFirst + kSoonest}, between_{kSoonest};
-  std::atomic<int> faster_{-1};
+ private:
+  static constexpr std::memory_order kRelaxed = std::memory_order_relaxed;
+  static constexpr float kHopeless = 2.0f;              // times the other way's average: a turn that ends a trial
+  static constexpr float kNew = 0.125f, kTried = 0.5f;  // weight of a new time in the average, and of one in a trial
+  static constexpr float kOutlier = 8.0f;               // times an average at most: of a turn that the system interrupted
+
+  int Faster() const { return average_[1].load(kRelaxed) < average_[0].load(kRelaxed) ? 1 : 0; }
+
+  std::atomic<unsigned> turns_{0}, due_{0}, between_{kSoonest};
+  std::atomic<int> faster_{-1}, last_{-1};
   std::atomic<float> average_[2] = {};
 };
 

@@ -66,7 +66,7 @@ class ArrayScorer:
         numerical, ids = self.served.in_arrays(numerical, ids)
         with np.errstate(over="ignore"):
             held = numerical.astype(self._features.numerical_dtype).astype(np.float32)
-        if not np.isfinite(held).all():
+        if np.count_nonzero(np.isfinite(held)) < held.size:
             sample, column = np.unravel_index(int(np.argmin(np.isfinite(held))), held.shape)
             raise ValueError(
                 f"feature {self._features.numerical[column]}: value {numerical[sample, column]} of sample {sample} is not a finite "
@@ -94,7 +94,7 @@ class ArrayScorer:
         return np.concatenate(found, axis=1)
 
     def _checked_ids(self, ids: np.ndarray) -> np.ndarray:
-        if ((ids >= self._lowest) & (ids < self._rows)).all():
+        if np.count_nonzero((ids >= self._lowest) & (ids < self._rows)) == ids.size:
             return ids.astype(np.int32)
         fitting, first = np.empty(ids.shape, np.int32), 0
         for name, rows in self._features.categorical.items():
@@ -112,6 +112,8 @@ class ArrayScorer:
 
     def score(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Return the probabilities `[B]` float32 for the arrays that `checked` returned."""
+        if 0 < len(ids) <= _AT_ONCE:
+            return sigmoid(self.engine.logits_of(numerical, ids))
         parts = [self.engine.logits_of(numerical[start : start + _AT_ONCE], ids[start : start + _AT_ONCE]) for start in range(0, len(ids), _AT_ONCE)]
         return sigmoid(np.concatenate(parts)) if parts else np.empty(0, np.float32)
 

@@ -65,6 +65,7 @@ bool Near(T found, double expected, int64_t terms) {
 }
 
 void TestElements();
+void TestPace();
 void TestRows();
 void TestDense();
 void TestDenseUpdates();

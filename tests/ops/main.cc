@@ -12,6 +12,7 @@ int main() {
   TestFieldsAndGates();
   TestFusions();
   TestCrossLayers();
+  TestPace();
   TestScorer();
   TestPlaceMap();
   TestRowNumbers();

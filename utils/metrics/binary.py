@@ -234,5 +234,4 @@ def probability_sum(logits: np.ndarray) -> float:
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
     """Compute the probabilities of logits, float32 to float32, without overflow and with full precision near 0, where click rates are."""
-    small = np.exp(-np.abs(logits))
-    return np.where(logits >= 0, 1, small).astype(logits.dtype) / (1 + small)
+    return np.exp(np.minimum(logits, 0)) / (1 + np.exp(-np.abs(logits)))
