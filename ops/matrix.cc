@@ -3,10 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <new>
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 #include "interaction_amx.h"
 #include "lanes.h"
@@ -27,7 +23,6 @@ constexpr int kFewRows = 2;                    // up to so many rows, reading th
 constexpr int kAhead = 32;                     // inputs or pairs whose weights are then prefetched
 constexpr int64_t kPart = 32 << 10;            // the fewest bytes of a task: reading them takes longer than two messages between threads
 constexpr int64_t kPartsOfThread = 8;          // so that a thread which begins late leaves more of them to the others
-constexpr int64_t kHugePage = 2 << 20;
 
 // The distance between rounded rows, an even number; padded, so that rows do not share lines of the first-level cache.
 inline int64_t RoundedStride(int64_t inputs) { return (inputs + 2 * kLanes - 1) / (2 * kLanes) * 2 * kLanes + 2 * kLanes; }
@@ -153,18 +148,6 @@ bool UsesTiles() {
 
 }  // namespace
 
-PackedLayer::Memory PackedLayer::Allocate(int64_t size) {
-  const int64_t bytes = size * static_cast<int64_t>(sizeof(float)), alignment = bytes < kHugePage ? kCacheLine : kHugePage;
-  auto* memory = static_cast<float*>(std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment));
-  if (!memory) throw std::bad_alloc();
-#if defined(__linux__)
-  if (alignment == kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-  return Memory(memory);
-}
-
-void PackedLayer::Free::operator()(float* memory) const { std::free(memory); }
-
 PackedLayer::PackedLayer(const float* kernel, const float* bias, int64_t inputs, int64_t outputs, bool relu, bool bfloat16)
     : inputs_(inputs),
       outputs_(outputs),
@@ -174,8 +157,8 @@ PackedLayer::PackedLayer(const float* kernel, const float* bias, int64_t inputs,
       tiles_(bfloat16 && kPanel == 2 * kLanes && UsesTiles()) {
   if (tiles_) depth_ = (depth_ + kPairsOfTile - 1) / kPairsOfTile * kPairsOfTile;
   const int64_t count = (outputs + kPanel - 1) / kPanel, step = bfloat16 ? 2 : 1;
-  panels_ = Allocate(count * depth_ * kPanel);
-  bias_ = Allocate(count * kPanel);
+  panels_ = Allocate<float>(count * depth_ * kPanel);
+  bias_ = Allocate<float>(count * kPanel);
   std::memset(panels_.get(), 0, count * depth_ * kPanel * sizeof(float));
   std::memset(bias_.get(), 0, count * kPanel * sizeof(float));
   if (bias) std::memcpy(bias_.get(), bias, outputs * sizeof(float));

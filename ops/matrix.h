@@ -5,9 +5,9 @@
 #define DLRM_OPS_MATRIX_H_
 
 #include <cstdint>
-#include <memory>
 
 #include "elements.h"
+#include "memory.h"
 #include "parallel.h"
 
 namespace dlrm {
@@ -34,16 +34,10 @@ class PackedLayer {
              const Threads& threads = kCallingThread) const;
 
  private:
-  struct Free {
-    void operator()(float* memory) const;
-  };
-  using Memory = std::unique_ptr<float[], Free>;
-  static Memory Allocate(int64_t size);
-
   int64_t inputs_, outputs_, depth_;  // depth: inputs or, in bfloat16, pairs of them
   bool relu_, bfloat16_, tiles_;  // tiles: bfloat16 is multiplied by the processor's matrix tiles
-  Memory panels_;  // [ceil(outputs / kPanel), depth, kPanel], filled with zeros; in bfloat16 an element has the weights of two inputs
-  Memory bias_;    // [ceil(outputs / kPanel), kPanel]
+  Memory<float> panels_;  // [ceil(outputs / kPanel), depth, kPanel], filled with zeros; in bfloat16 an element has the weights of two inputs
+  Memory<float> bias_;    // [ceil(outputs / kPanel), kPanel]
 };
 
 }  // namespace dlrm

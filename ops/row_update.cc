@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <utility>
 
 #include "lanes.h"
+#include "memory.h"
 #include "row_rules.h"
 
 namespace dlrm {
@@ -273,7 +273,7 @@ class Together {
   void Copy(const std::vector<const G*>& samples, const Threads& threads, Shard* shard) {
     const std::vector<int64_t> columns = ColumnsOf(*shard);
     const int64_t n = static_cast<int64_t>(samples.size()), length = static_cast<int64_t>(columns.size()) * shard->width;
-    if (size_ < n * length) gradients_.reset(new G[size_ = n * length]);
+    if (size_ < n * length) gradients_ = Allocate<G>(size_ = n * length);
     samples_.resize(n);
     threads.run((n + kSamplesPerTask - 1) / kSamplesPerTask, [&](int64_t task) {
       for (int64_t i = task * kSamplesPerTask; i < std::min(n, (task + 1) * kSamplesPerTask); ++i) {
@@ -308,7 +308,7 @@ class Together {
   }
 
   int64_t size_ = 0;
-  std::unique_ptr<G[]> gradients_;
+  Memory<G> gradients_;
   std::vector<const G*> samples_;
 };
 
