@@ -21,6 +21,7 @@ import polars as pl
 import pytest
 
 import dlrm
+from tests.archives import unpack
 from tests.left_out import left_out
 from utils.errors import UserError
 
@@ -204,7 +205,7 @@ def test_images_have_the_packages_that_their_commands_import(dockerfile, tmp_pat
 def before(tmp_path):
     """Unpack the files that older commits wrote."""
     with tarfile.open(Path(__file__).parent / "fixtures/written_before.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        unpack(archive, tmp_path)
     return tmp_path / "written"
 
 

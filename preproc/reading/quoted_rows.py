@@ -25,11 +25,12 @@ class QuotedRows:
     """
 
     def __init__(self, separator: str, num_values: int):
-        between = re.escape(separator.encode())
-        value = rb'(?:"(?:[^"]++|"")*+"|(?:(?!%b)[^"\n])*+)' % between
-        self._row = re.compile(rb"(?:%b%b){%d}%b\n" % (value, between, num_values - 1, value))
-        self._begun = re.compile(rb"(?:%b%b){0,%d}+" % (value, between, num_values - 1))
-        self._quoted = re.compile(rb'"(?:[^"]++|"")*+"')
+        self._separator, self._num_values = separator.encode(), num_values
+        between = re.escape(self._separator)
+        plain = rb'[^"\n%b]*' % between if len(self._separator) == 1 else rb'(?:(?!%b)[^"\n])*' % between
+        self._plain = re.compile(plain)
+        self._plain_values = re.compile(rb"(?:%b%b){0,%d}" % (plain, between, num_values - 1))
+        self._quotes = re.compile(rb'"+')
 
     def odd_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the lines with an odd number of quotes, and the positions of all newlines; None where there are no such lines."""
@@ -78,7 +79,22 @@ class QuotedRows:
 
     def _end(self, text: bytes, start: int, stop: int) -> int:
         """Return the end of the row that begins at `start`; `_OPEN` where `stop` is inside a quoted value, 0 where there is no row."""
-        if row := self._row.match(text, start, stop):
-            return row.end()
-        begun = self._begun.match(text, start, stop).end()
-        return _OPEN if text.startswith(QUOTE, begun) and begun < stop and not self._quoted.match(text, begun, stop) else 0
+        left = self._num_values - 1  # the separators to come
+        while True:
+            at = self._plain_values.match(text, start, stop).end()
+            left -= text.count(self._separator, start, at)
+            if left < 0:
+                return 0
+            at = self._closed(text, at, stop) if text.startswith(QUOTE, at, stop) else self._plain.match(text, at, stop).end()
+            if at == _OPEN:
+                return _OPEN
+            if not text.startswith(self._separator if left else b"\n", at, stop):
+                return 0
+            if not left:
+                return at + 1
+            left -= 1
+            start = at + len(self._separator)
+
+    def _closed(self, text: bytes, start: int, stop: int) -> int:
+        """Return the end of the quoted value that begins at `start`: after the first odd number of quotes; `_OPEN` without one."""
+        return next((run.end() for run in self._quotes.finditer(text, start + 1, stop) if (run.end() - run.start()) % 2), _OPEN)

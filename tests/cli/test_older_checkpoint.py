@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from run.tables import tables_of
+from tests.archives import unpack
 from utils.checkpoint.reading import Checkpoint
 from utils.dialects.command_line import parse
 from utils.distributed import World
@@ -31,7 +32,7 @@ FLAGS = (
 def older(tmp_path):
     """Unpack the older checkpoint; return its folder."""
     with tarfile.open(FIXTURES / "checkpoint_9546abf.tar.gz") as archive:
-        archive.extractall(tmp_path / "older", filter="data")
+        unpack(archive, tmp_path / "older")
     return tmp_path / "older"
 
 

@@ -33,6 +33,8 @@ from forked import Outcome  # noqa: E402
 from ops_part import OpsPart  # noqa: E402
 from python_part import PythonPart  # noqa: E402
 
+from tests.archives import unpack  # noqa: E402
+
 OPS = "ops"
 GROUPS = ("model", "training", "utils/encoding", "utils/checkpoint", "dataloading/batches.py", "run/inherit.py", "serving", OPS)
 KILLED, SURVIVED = "killed", "survived"
@@ -87,7 +89,7 @@ class Campaign:
         shutil.rmtree(tree, ignore_errors=True)
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
         with tarfile.open(fileobj=BytesIO(archive)) as files:
-            files.extractall(tree, filter="data")
+            unpack(files, tree)
         (tree / ".venv").symlink_to(ROOT / ".venv")
         return tree
 
