@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -160,7 +160,7 @@ class RunLog:
             return
         now = time.time()
         elapsed = now - self._start
-        head = {"timestamp": f"{now:.6f}", "datetime": str(datetime.fromtimestamp(now, timezone.utc)), "elapsedtime": f"{elapsed:.6f}"}
+        head = {"timestamp": f"{now:.6f}", "datetime": str(datetime.fromtimestamp(now, UTC)), "elapsedtime": f"{elapsed:.6f}"}
         self._try(lambda: self._write(f"DLLL {json.dumps(head | content)}\n"))
 
     def _write(self, line: str) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from report.log.record import Record
@@ -146,7 +146,7 @@ def _facts(record: Record) -> Iterator[tuple[str, Any]]:
         yield "workers", joined([number(workers), f" on {about.get('device')}, {about.get('dtype')}, {about.get('operations')}"])
     yield "processor", about.get("processor")
     if record.began:
-        yield "began", f"{datetime.fromtimestamp(record.began, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+        yield "began", f"{datetime.fromtimestamp(record.began, UTC):%Y-%m-%d %H:%M:%S} UTC"
     yield "ran for", joined([number(record.seconds, 4), " s"])
     starts = len(record.span.stretches)
     if starts > 1:

@@ -3,7 +3,7 @@
 import csv
 import math
 from collections import Counter, defaultdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +66,7 @@ class Slow:
             if publisher < 0 and row["source_id"]:
                 publisher = last + 1 + alone.index(int(row["source_id"]))
             text = row["publish_time"]
-            time = None if not text else int(datetime.fromisoformat(text.removesuffix(".0")).replace(tzinfo=timezone.utc).timestamp())
+            time = None if not text else int(datetime.fromisoformat(text.removesuffix(".0")).replace(tzinfo=UTC).timestamp())
             self.meta[int(row["document_id"])] = (number(row["source_id"]), publisher, time)
         self.vectors = {kind: self._vectors(read(f"documents_{kind}"), len(meta)) for kind in ("categories", "topics", "entities")}
         clicks = [(int(row["display_id"]), int(row["ad_id"]), int(row["clicked"])) for row in read("clicks_train")]

@@ -1,6 +1,6 @@
 """Columns of a table converted value by value: texts, lists, numbers, times, labels and groups."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import polars as pl
@@ -127,7 +127,7 @@ NOON = datetime(2024, 3, 10, 12, 30, 15)
         (pl.Series(["2024-03-10 12:30:15", "2024-03-10T12:30:15.250Z", "2024-03-10 12:30", "2024-03-10", "", "NA", None, "noon"]), None, None,
          [NOON, NOON + timedelta(milliseconds=250), datetime(2024, 3, 10, 12, 30), datetime(2024, 3, 10), None, None, None, "bad"]),
         (pl.Series([NOON, None]), None, None, [NOON, None]),
-        (pl.Series([NOON.replace(tzinfo=timezone.utc)]).dt.convert_time_zone("Asia/Tokyo"), None, None, [NOON]),
+        (pl.Series([NOON.replace(tzinfo=UTC)]).dt.convert_time_zone("Asia/Tokyo"), None, None, [NOON]),
         (pl.Series([NOON.date()]), None, None, [datetime(2024, 3, 10)]),
         (pl.Series([1710073815, None]), None, None, [NOON, None]),
         (pl.Series([1710073815000]), None, "ms", [NOON]),
