@@ -25,6 +25,7 @@ from utils.signals import EndedBySignals
 
 NAME = "serving.stub_environment"
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements-stub.txt"
+_NEWEST = (3, 12)  # the newest Python for which that NumPy is
 _PACKAGES = "dlrm_tf2_stub.pth"
 _OPERATIONS = "lib/dlrm_ops"  # the compiled operations under an environment, see `model.native`
 _SILENT: Callable[[str], None] = lambda text: None  # noqa: E731
@@ -39,6 +40,12 @@ def stub_environment(say: Callable[[str], None] = _SILENT) -> Path:
     Raises:
         UserError: the environment cannot be made.
     """
+    if sys.version_info[:2] > _NEWEST:
+        newest = ".".join(map(str, _NEWEST))
+        raise UserError(
+            f"Triton's Python backend needs {_pin()}, which no Python after {newest} has; this is Python {platform.python_version()}: expected an "
+            f"environment of Python {newest} (DLRM_PYTHON=python{newest} ./scripts/install)"
+        )
     numpy, packages = numpy_folder(), _packages()
     facts = json.dumps([sys.prefix, sys.base_prefix, str(numpy), packages])
     folder = numpy.with_name(f"stub-{numpy.name}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}")

@@ -42,6 +42,14 @@ def cache(tmp_path, monkeypatch):
     return folder
 
 
+def test_python_without_that_numpy_is_one_line_that_names_another(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 13, 0, "final", 0))
+    with pytest.raises(
+        UserError, match=r"needs numpy==1\.26\.4, which no Python after 3\.12 has; .* \(DLRM_PYTHON=python3\.12 \./scripts/install\)$"
+    ):
+        stub_environment()
+
+
 def test_environment_has_the_required_numpy_first_and_the_operations(cache, tmp_path):
     python = stub_environment() / "bin/python3"
     result = subprocess.run([python, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True, timeout=100)
