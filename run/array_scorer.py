@@ -46,6 +46,7 @@ class ArrayScorer:
         self.num_weights = sum(count for name, count in self._hotness.items() if features.weights(name))
         self._rows = np.repeat(np.array(list(features.categorical.values()), np.int64), hotness)
         self._lowest = np.repeat(np.array([NO_ID if features.is_list(name) else 0 for name in self._hotness], np.int64), hotness)
+        self._any_list, self._unsigned_rows = bool(self._lowest.any()), self._rows.astype(np.uint64)
 
     def checked(self, numerical: np.ndarray, ids: np.ndarray, id_weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Validate the values of a request and convert them for `score`. Those of features for training only may be anything: they are replaced.
@@ -94,9 +95,13 @@ class ArrayScorer:
         return np.concatenate(found, axis=1)
 
     def _checked_ids(self, ids: np.ndarray) -> np.ndarray:
-        if np.count_nonzero((ids >= self._lowest) & (ids < self._rows)) == ids.size:
+        if self._any_list or ids.dtype.kind not in "iu":
+            fitting = (ids >= self._lowest) & (ids < self._rows)
+        else:
+            fitting = ids.astype(np.uint64) < self._unsigned_rows  # one comparison: a negative id becomes a large one
+        if np.count_nonzero(fitting) == ids.size:
             return ids.astype(np.int32)
-        fitting, first = np.empty(ids.shape, np.int32), 0
+        found, first = np.empty(ids.shape, np.int32), 0
         for name, rows in self._features.categorical.items():
             is_list, hotness = self._features.is_list(name), self._hotness[name]
             columns = slice(first, first + hotness)
@@ -106,9 +111,9 @@ class ArrayScorer:
             elif (outside := outside_range(some, rows)) is not None and outside.any():
                 place = np.unravel_index(int(np.argmax(outside)), some.shape)
                 raise ValueError(f"feature {name}: id {some[place]} of sample {place[0]} is not in [0, {rows})")
-            fitting[:, columns] = some if is_list else some[:, np.newaxis]
+            found[:, columns] = some if is_list else some[:, np.newaxis]
             first += hotness
-        return fitting
+        return found
 
     def score(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Return the probabilities `[B]` float32 for the arrays that `checked` returned."""
