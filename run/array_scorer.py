@@ -13,8 +13,6 @@ from utils.forks import POLARS, check_threads
 from utils.metrics.binary import sigmoid
 
 _AT_ONCE = 65_536  # samples in one call of the engine
-_FLOAT32 = np.dtype(np.float32)
-_FINITE_BELOW = {"float16": np.float32(65_520), "float32": np.float32(np.inf)}  # magnitudes from which rounding to a dtype gives infinity
 
 
 class Engine(Protocol):
@@ -42,7 +40,6 @@ class ArrayScorer:
     def __init__(self, features: ModelFeatures, engine: Engine, out_of_range: str):
         self._features, self.engine, self._out_of_range = features, engine, out_of_range
         self.served = ServedColumns(features)
-        self._numerical_dtype, self._finite_below = np.dtype(features.numerical_dtype), _FINITE_BELOW[features.numerical_dtype]
         self._hotness = {name: features.hotness(name) for name in features.categorical}
         hotness = list(self._hotness.values())
         self.num_numerical, self.num_ids = len(features.numerical), sum(hotness)
@@ -68,7 +65,15 @@ class ArrayScorer:
                 feature, the sample and the value. Or the weights are missing or of another shape.
         """
         numerical, ids = self.served.in_arrays(numerical, ids)
-        held, found = self._checked_numerical(numerical), self._checked_ids(ids)
+        with np.errstate(over="ignore"):
+            held = numerical.astype(self._features.numerical_dtype).astype(np.float32)
+        if np.count_nonzero(np.isfinite(held)) < held.size:
+            sample, column = np.unravel_index(int(np.argmin(np.isfinite(held))), held.shape)
+            raise ValueError(
+                f"feature {self._features.numerical[column]}: value {numerical[sample, column]} of sample {sample} is not a finite "
+                f"{self._features.numerical_dtype}, the dtype that the model was trained on"
+            )
+        found = self._checked_ids(ids)
         if not self.num_weights and id_weights is None:
             return held, found
         return held, self._weighted(found, id_weights)
@@ -88,20 +93,6 @@ class ArrayScorer:
             found.append(some)
             first += hotness
         return np.concatenate(found, axis=1)
-
-    def _checked_numerical(self, numerical: np.ndarray) -> np.ndarray:
-        if numerical.dtype == _FLOAT32 and np.count_nonzero(np.abs(numerical) < self._finite_below) == numerical.size:
-            return numerical.astype(self._numerical_dtype).astype(_FLOAT32)  # without `errstate`, which takes as long as all the rest
-        with np.errstate(over="ignore"):
-            held = numerical.astype(self._numerical_dtype).astype(_FLOAT32)
-        finite = np.isfinite(held)
-        if not finite.all():
-            sample, column = np.unravel_index(int(np.argmin(finite)), held.shape)
-            raise ValueError(
-                f"feature {self._features.numerical[column]}: value {numerical[sample, column]} of sample {sample} is not a finite "
-                f"{self._numerical_dtype}, the dtype that the model was trained on"
-            )
-        return held
 
     def _checked_ids(self, ids: np.ndarray) -> np.ndarray:
         if self._any_list or ids.dtype.kind not in "iu":
