@@ -201,6 +201,22 @@ def test_times_with_offsets():
     assert [value and str(value) for value in found.to_list()] == [*UTC.values(), *([None] * (len(NO_TIMES) + 1))]
 
 
+LOCAL = ["2024-03-10 02:30:00.25", "2024-03-10t02:30", "0001-01-01", "9999-12-31T23:59:59"]
+
+
+@pytest.mark.parametrize("texts", [LOCAL, [*LOCAL, None], [*LOCAL, "10000-01-01 00:00"], [*LOCAL, "2024-03-10T02:30Z"], [None], []])
+def test_times_do_not_depend_on_the_others_of_their_column(texts):
+    def alone(text):
+        return pl.DataFrame({"t": pl.Series([text], dtype=pl.String)}).select(iso_times(pl.col("t"))).item()
+
+    column = pl.DataFrame({"t": pl.Series(texts, dtype=pl.String)}).lazy()
+    for frame in (column, pl.concat([column, column.slice(1)], rechunk=False)):
+        texts = frame.collect()["t"].to_list()
+        found = frame.select(iso_times(pl.col("t")))
+        assert found.collect_schema()["t"] == pl.Datetime("us")
+        assert found.collect()["t"].to_list() == found.collect(engine="streaming")["t"].to_list() == [text and alone(text) for text in texts]
+
+
 @pytest.mark.parametrize(("last", "kind", "plain"), [("a", "text", True), ("7", "integer", True), ("7\r\n7", "text", False), (None, "integer", True)])
 def test_the_last_of_many_texts_counts(last, kind, plain):
     numbers = pl.Series([*map(str, range(100)), last], dtype=pl.String)
