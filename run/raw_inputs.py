@@ -166,7 +166,6 @@ class TableInputs:
         """
         import polars as pl
 
-        from utils.encoding.columns import made
         from utils.encoding.raw import lists_of, series_of
 
         given, unread = {}, _unread(columns, self.optional)
@@ -175,19 +174,9 @@ class TableInputs:
                 continue
             given[name] = lists_of(name, values, self.kinds[name] == "weights") if name in self._lists else series_of(name, values)
         count = _num_samples("column", given, unread)
-        raw, found = pl.DataFrame(list(given.values())), {}
+        raw = pl.DataFrame(list(given.values()))
         weights = {name: self._weights(name, raw) for name, recipe in self._recipes.items() if recipe.weights is not None}
-        for name, recipe in self._read.items():
-            value, bad, expected = made(recipe, raw.schema)
-            try:
-                found[name] = raw.select(value).to_series()
-            except pl.exceptions.PolarsError as error:
-                raise ValueError(f"feature {name}: {' '.join(str(error).split())[:200]}") from None
-            wrong = None if bad is None else raw.select(bad).to_series().fill_null(False)
-            if wrong is not None and wrong.any():
-                row = wrong.arg_max()
-                shown = ", ".join(repr(raw[column][row])[:60] for column in recipe.inputs)
-                raise ValueError(f"feature {name}: value {shown} of sample {row}, expected {expected}")
+        found = _converted(raw, self._read)
         numerical, counts = self._numerical(found, count), {}
         ids = [
             np.full(count, self.served[name], np.int32) if name in self.served else self._ids(name, found[name], weights.get(name), counts)
@@ -261,6 +250,33 @@ def raw_inputs(checkpoint: Checkpoint, features: ModelFeatures) -> CriteoInputs 
     if isinstance(known, Mapping) and known and all(isinstance(entry, Mapping) for entry in known.values()):
         return TableInputs(checkpoint, features)
     return CriteoInputs(checkpoint, features.numerical, features.categorical, features.served)
+
+
+def _converted(raw: Any, recipes: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert raw columns to the values of each feature, by one query: planning it takes longer than computing a few rows."""
+    import polars as pl
+
+    from utils.encoding.columns import made
+
+    schema = raw.schema
+    conversions = {name: made(recipe, schema) for name, recipe in recipes.items()}
+    values = {name: value.alias(name) for name, (value, _, _) in conversions.items()}
+    bad = [bad.fill_null(False).alias(f"{name}\0bad") for name, (_, bad, _) in conversions.items() if bad is not None]
+    try:
+        found = raw.select(*values.values(), *bad)
+    except pl.exceptions.PolarsError:
+        for name, value in values.items():
+            try:
+                raw.select(value)
+            except pl.exceptions.PolarsError as error:
+                raise ValueError(f"feature {name}: {' '.join(str(error).split())[:200]}") from None
+        raise
+    for name, (_, bad, expected) in conversions.items():
+        if bad is not None and (wrong := found[f"{name}\0bad"]).any():
+            row = wrong.arg_max()
+            shown = ", ".join(repr(raw[column][row])[:60] for column in recipes[name].inputs)
+            raise ValueError(f"feature {name}: value {shown} of sample {row}, expected {expected}")
+    return {name: found[name] for name in values}
 
 
 def _unread(columns: Mapping[str, Any], optional: Collection[str]) -> dict[str, Any]:
