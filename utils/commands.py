@@ -65,8 +65,8 @@ def as_the_signal_ends(main: Callable[[], T]) -> T:
     """Return the result of `main`; where it raises an error after a signal inside `EndedBySignals`, raise the signal's exception in its place."""
     try:
         return main()
-    except Exception:
-        if end := end_by_signal():  # Polars, for instance, may have converted it to another error
+    except BaseException:
+        if end := end_by_signal():  # Polars, for instance, may have converted it to another error, or changed the exit code of SystemExit
             raise end from None
         raise
 
