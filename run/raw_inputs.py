@@ -38,9 +38,9 @@ class UnknownValues:
 
 
 def counted(values: Any, ids: np.ndarray) -> tuple[int, int]:
-    """Return the number of present values and of unknown ones, for values (null where missing) and their ids."""
-    given = values.is_not_null().to_numpy()
-    return int(given.sum()), int((given & (ids == 0)).sum())
+    """Return the number of present values and of unknown ones, for values (null where missing) and their ids, which are 0 for both."""
+    missing = values.null_count()
+    return len(values) - missing, len(ids) - np.count_nonzero(ids) - missing
 
 
 class CriteoInputs:
@@ -73,6 +73,9 @@ class CriteoInputs:
         categorical: Mapping[str, int],
         served: Mapping[str, int | float] = MappingProxyType({}),
     ):
+        from utils.encoding.conversions import Conversions
+        from utils.encoding.raw import hexadecimal, whole_number
+
         known = checkpoint.manifest.get(transforms.NAME, {})
         self.served, self.optional = served, frozenset(served)
         self.columns = tuple(name for name in (*numerical, *categorical) if name not in served)
@@ -84,6 +87,10 @@ class CriteoInputs:
         self.transforms = self._transforms | {name: _transform(checkpoint, known, name, (transforms.HEXADECIMAL,)) for name in categorical}
         self._lookups = {name: _lookup(checkpoint, name, rows) for name, rows in categorical.items() if name not in served}
         self.vocabularies = {name: checkpoint.folder / kept_file(name) for name in self._lookups}
+        self._conversions = Conversions(
+            {name: (name,) for name in self.columns},
+            lambda name, types: (whole_number if name in self.numbers else hexadecimal)(name, types[name]),
+        )
 
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         """Encode one value of every feature a sample: numericals `[B, M]` float16, ids `[F, B]` int32. Raises ValueError that names the feature.
@@ -92,19 +99,19 @@ class CriteoInputs:
         """
         import polars as pl
 
-        from utils.encoding.raw import numbers_of_hexadecimal, transformed, whole_numbers
+        from utils.encoding.raw import series_of, transformed
 
-        whole = {name: whole_numbers(name, columns[name]) for name in self._transforms if name not in self.served}
-        values = {name: numbers_of_hexadecimal(name, columns[name]) for name in self._lookups}
-        count = _num_samples("feature", whole | values, _unread(columns, self.optional))
+        given = {name: series_of(name, columns[name]) for name in self.columns}
+        count = _num_samples("feature", given, _unread(columns, self.optional))
+        found = self._conversions.values(pl.DataFrame(list(given.values())))
         numerical, places = np.empty((count, len(self._transforms)), np.float16), {name: place for place, name in enumerate(self._transforms)}
         for transform in set(self._transforms.values()):
-            if names := [name for name, found in self._transforms.items() if found == transform and name in whole]:
-                numerical[:, [places[name] for name in names]] = transformed(pl.DataFrame({name: whole[name] for name in names}), transform)
+            if names := [name for name, used in self._transforms.items() if used == transform and name in found]:
+                numerical[:, [places[name] for name in names]] = transformed(pl.DataFrame([found[name] for name in names]), transform)
         for name in places.keys() & self.served.keys():
             numerical[:, places[name]] = self.served[name]
-        ids = {name: self._lookups[name].ids(column) for name, column in values.items()}
-        self.unknown.add({name: counted(values[name], found) for name, found in ids.items()})
+        ids = {name: lookup.ids(found[name]) for name, lookup in self._lookups.items()}
+        self.unknown.add({name: counted(found[name], one) for name, one in ids.items()})
         return numerical, np.stack([ids[name] if name in ids else np.full(count, self.served[name], np.int32) for name in self._categorical])
 
 
@@ -133,6 +140,8 @@ class TableInputs:
     """
 
     def __init__(self, checkpoint: Checkpoint, features: ModelFeatures):
+        from utils.encoding.columns import made
+        from utils.encoding.conversions import Conversions
         from utils.encoding.recipe import LIST, NUMERICAL
 
         self._features, self._recipes = features, _recipes(checkpoint, features)
@@ -144,6 +153,9 @@ class TableInputs:
         self.numbers = frozenset(self.columns) - as_texts
         self.kinds = dict.fromkeys(self.columns, "number") | self._kinds_of_texts()
         self.unknown = UnknownValues()
+        self._conversions = Conversions(
+            {name: recipe.inputs for name, recipe in self._read.items()}, lambda name, types: made(self._read[name], types)
+        )
         self._lists = {name for recipe in self._read.values() if recipe.kind == LIST for name in recipe.inputs}
         rows = features.categorical
         self._lookups = {name: _lookup(checkpoint, name, rows[name]) for name in rows if name in self._read and self._recipes[name].has_vocabulary}
@@ -176,7 +188,7 @@ class TableInputs:
         count = _num_samples("column", given, unread)
         raw = pl.DataFrame(list(given.values()))
         weights = {name: self._weights(name, raw) for name, recipe in self._recipes.items() if recipe.weights is not None}
-        found = _converted(raw, self._read)
+        found = self._conversions.values(raw)
         numerical, counts = self._numerical(found, count), {}
         ids = [
             np.full(count, self.served[name], np.int32) if name in self.served else self._ids(name, found[name], weights.get(name), counts)
@@ -205,7 +217,7 @@ class TableInputs:
             if name in self.served:
                 numbers[:, place] = self.served[name]
                 continue
-            values = found[name].fill_null(float("nan")).to_numpy()
+            values = found[name].to_numpy()
             numbers[:, place], beyond = stored(transformed(self._recipes[name], values), dtype)
             if beyond is not None:
                 raise ValueError(f"feature {name}: value {values[beyond]} of sample {beyond} is beyond what {dtype} holds")
@@ -219,7 +231,7 @@ class TableInputs:
 
         recipe = self._recipes[name]
         if recipe.buckets is not None:
-            return bucketed(recipe, values.fill_null(float("nan")).to_numpy())
+            return bucketed(recipe, values.to_numpy())
         lengths = None
         if recipe.gives == LISTS:
             lists = values.list.head(recipe.max_hotness)
@@ -250,33 +262,6 @@ def raw_inputs(checkpoint: Checkpoint, features: ModelFeatures) -> CriteoInputs 
     if isinstance(known, Mapping) and known and all(isinstance(entry, Mapping) for entry in known.values()):
         return TableInputs(checkpoint, features)
     return CriteoInputs(checkpoint, features.numerical, features.categorical, features.served)
-
-
-def _converted(raw: Any, recipes: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert raw columns to the values of each feature, by one query: planning it takes longer than computing a few rows."""
-    import polars as pl
-
-    from utils.encoding.columns import made
-
-    schema = raw.schema
-    conversions = {name: made(recipe, schema) for name, recipe in recipes.items()}
-    values = {name: value.alias(name) for name, (value, _, _) in conversions.items()}
-    bad = [bad.fill_null(False).alias(f"{name}\0bad") for name, (_, bad, _) in conversions.items() if bad is not None]
-    try:
-        found = raw.select(*values.values(), *bad)
-    except pl.exceptions.PolarsError:
-        for name, value in values.items():
-            try:
-                raw.select(value)
-            except pl.exceptions.PolarsError as error:
-                raise ValueError(f"feature {name}: {' '.join(str(error).split())[:200]}") from None
-        raise
-    for name, (_, bad, expected) in conversions.items():
-        if bad is not None and (wrong := found[f"{name}\0bad"]).any():
-            row = wrong.arg_max()
-            shown = ", ".join(repr(raw[column][row])[:60] for column in recipes[name].inputs)
-            raise ValueError(f"feature {name}: value {shown} of sample {row}, expected {expected}")
-    return {name: found[name] for name in values}
 
 
 def _unread(columns: Mapping[str, Any], optional: Collection[str]) -> dict[str, Any]:

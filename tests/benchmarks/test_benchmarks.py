@@ -34,6 +34,7 @@ NAMES = (
     "preproc",
     "preproc_spark",
     "published",
+    "raw_rows",
     "replicas",
     "resources",
     "scaling",
@@ -93,6 +94,17 @@ def test_preproc_spark(tmp_path):
     rates, peaks = figures["table"]["rows_per_s"], figures["table"]["peak_mib"]
     assert set(rates) == {"polars", "local[2]", "1 workers"} and sound(*rates.values(), *peaks.values())
     assert "hours for 180 million" in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "temporary files were left behind"
+
+
+@pytest.mark.slow
+def test_raw_rows(tmp_path):
+    """The benchmark itself checks that Keras's lookup layers give the same ids and numbers."""
+    figures, printed = quick("raw_rows", tmp_path, "--folder", tmp_path)
+    for kind in ("log", "table"):
+        assert set(figures[kind]["seconds"]) == {"score_raw", "score, of encoded rows", "score_raw's encoding", "Keras's lookup layers"}
+        assert all(sound(*values) for some in figures[kind]["seconds"].values() for values in some.values())
+    assert "13 numbers and 26 texts a row" in printed and "0 numbers and 20 texts a row" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "temporary files were left behind"
 
 
@@ -315,6 +327,8 @@ def test_help(name):
         ("dataloader", ("--dataset_path", "/no/such"), "/no/such/feature_spec.yaml: no such file"),
         ("serving", ("--batch_sizes", "1,9000"), "--batch_sizes 1,9000: expected sizes from 1 to 8192"),
         ("preproc_spark", ("--kinds", "log,tables"), "--kinds tables: expected some of log, table"),
+        ("raw_rows", ("--kinds", "log,rows"), "--kinds log,rows: expected one or more of log, table"),
+        ("raw_rows", ("--batch_sizes", "1,64", "--rows", "20"), "--batch_sizes 1,64: expected sizes from 1 to --rows 20"),
         ("inference", ("--torch_python", "/no/such"), "--torch_python /no/such: no such program"),
         ("inference", ("--ways", "fast"), "--ways fast: expected one or more of scorer, inference"),
         ("inference", ("--model", "fm", "--ways", "onnx,keras"), "--ways keras: measures --model dlrm only"),

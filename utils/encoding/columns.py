@@ -16,6 +16,7 @@ from utils.encoding.recipe import BETWEEN, CROSS, DAYS_SINCE, HOUR, LIST, NUMERI
 from utils.encoding.times import iso_times
 
 MISSING_TEXTS = ("", "na", "n/a", "nan", "null", "none", "\\n")  # texts for a missing number or time, compared without case
+FEW = 64  # Python converts or looks up as many texts one by one in less time than Polars needs to plan a query
 _YES, _NO = ("1", "true", "yes", "t", "y", "1.0"), ("0", "false", "no", "f", "n", "0.0")
 _COMPARISON = re.compile(r"\s*(.+?)\s*(>=|<=|==|!=|>|<|=)\s*(.+?)\s*").fullmatch
 
@@ -178,11 +179,16 @@ def hashes(value: pl.Expr) -> pl.Expr:
 
 def hashed(texts: pl.Series) -> pl.Series:
     """Return the first 64 bits of each text's BLAKE2b digest; null where the text is missing."""
+    if len(texts) <= FEW:
+        return pl.Series(texts.name, [None if value is None else _hash(value) for value in texts.to_list()], pl.UInt64)
     distinct = texts.drop_nulls().unique()
     if distinct.is_empty():
         return pl.Series(texts.name, [None] * len(texts), dtype=pl.UInt64)
-    found = [int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "little") for value in distinct]
-    return texts.replace_strict(distinct, pl.Series(found, dtype=pl.UInt64), default=None, return_dtype=pl.UInt64)
+    return texts.replace_strict(distinct, pl.Series([*map(_hash, distinct)], dtype=pl.UInt64), default=None, return_dtype=pl.UInt64)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def _given(texts: pl.Expr) -> pl.Expr:

@@ -1,11 +1,15 @@
 """Conversion of texts to ids, by a hash or by a vocabulary in memory, and padding of lists of ids to rows of a dataset."""
 
+from bisect import bisect_left
+from functools import lru_cache
+
 import numpy as np
 import polars as pl
 
-from utils.encoding.columns import hashed
+from utils.encoding.columns import FEW, hashed
 
 NO_ID = -1  # fills short lists
+_KEPT = 1 << 14  # texts whose ids a lookup keeps: 3 MB for each feature
 
 
 def hashed_ids(texts: pl.Series, buckets: int) -> np.ndarray:
@@ -44,11 +48,20 @@ class TextLookup:
     def __init__(self, vocabulary: pl.DataFrame):
         ordered = vocabulary.sort("value")
         self._values, self._ids = ordered["value"], ordered["id"].to_numpy()
+        self._id = lru_cache(_KEPT)(self._found)  # requests bring the same values again and again
 
     def ids(self, texts: pl.Series) -> np.ndarray:
-        """Return ids `[n]` int32; 0 where a text is missing or not in the vocabulary."""
+        """Return ids `[n]` int32; 0 where a text is missing or not in the vocabulary. Thread-safe."""
         if self._values.is_empty() or texts.is_empty():
             return np.zeros(len(texts), np.int32)
-        places = np.minimum(self._values.search_sorted(texts.fill_null("")).to_numpy(), len(self._values) - 1)
-        same = (self._values.gather(places) == texts).fill_null(False).to_numpy()
-        return np.where(same, self._ids[places], 0).astype(np.int32)
+        if len(texts) <= FEW:
+            return np.array([0 if text is None else self._id(text) for text in texts.to_list()], np.int32)
+        has_nulls = texts.null_count() > 0
+        places = np.minimum(self._values.search_sorted(texts.fill_null("") if has_nulls else texts).to_numpy(), len(self._values) - 1)
+        same = self._values[places] == texts
+        return np.where((same.fill_null(False) if has_nulls else same).to_numpy(), self._ids[places], 0).astype(np.int32)
+
+    def _found(self, text: str) -> int:
+        """Return a text's id, 0 where the vocabulary lacks it. Polars orders texts by their UTF-8 bytes, which is Python's order, too."""
+        place = bisect_left(self._values, text)
+        return int(self._ids[place]) if place < len(self._values) and self._values[place] == text else 0

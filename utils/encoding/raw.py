@@ -9,33 +9,50 @@ import numpy as np
 import polars as pl
 
 from utils.encoding import numerical
+from utils.encoding.columns import Made
 
-_NAME = "column"
-_GIVEN = pl.when(pl.col(_NAME) != "").then(pl.col(_NAME))  # null for an empty text, too
 _SAME = {bool: (bool, np.bool_), int: (int, np.integer), float: (float, np.float64), str: (str,)}
 _INTEGER, _HEX = r"^-?[0-9]+$", r"^[0-9a-fA-F]{1,8}$"
 
 
-def whole_numbers(feature: str, values: Any) -> pl.Series:
-    """Convert the values of a numerical feature to Int64, null where one is missing.
+def whole_number(feature: str, dtype: pl.DataType) -> Made:
+    """Convert a column of whole numbers, or of texts of them, to Int64; null where a value is missing, also where a text is empty.
 
     Args:
-        feature: the feature's name, for messages.
-        values: whole numbers, or texts of them; None, NaN and empty texts are missing.
+        feature: the feature's name, which is the column's, too.
+        dtype: the column's type, as `series_of` gives it.
 
     Raises:
-        ValueError: a value is no whole number; the message names the feature, the sample and the value.
+        ValueError: a column of this type holds no whole numbers.
     """
-    column = series_of(feature, values)
-    given, whole = _GIVEN if column.dtype == pl.String else pl.col(_NAME), pl.col(_NAME).cast(pl.Int64, strict=False)
+    value = pl.col(feature)
+    given, whole = _given(value) if dtype == pl.String else value, value.cast(pl.Int64, strict=False)
     good = whole.is_not_null()
-    if column.dtype == pl.String:
+    if dtype == pl.String:
         good &= given.str.contains(_INTEGER)
-    elif column.dtype.is_float():
+    elif dtype.is_float():
         good &= whole.cast(pl.Float64) == given
-    elif not (column.dtype.is_integer() or column.dtype == pl.Null):
-        raise ValueError(f"feature {feature}: holds {column.dtype}, expected whole numbers, as in the log")
-    return _checked(feature, column, whole, given, good, "a whole number of 64 bits, or nothing")
+    elif not (dtype.is_integer() or dtype == pl.Null):
+        raise ValueError(f"feature {feature}: holds {dtype}, expected whole numbers, as in the log")
+    return Made(whole, given.is_not_null() & ~good.fill_null(False), "a whole number of 64 bits, or nothing")
+
+
+def hexadecimal(feature: str, dtype: pl.DataType) -> Made:
+    """Convert a column of texts of up to 8 hexadecimal digits to UInt32; null where a value is missing, also where a text is empty.
+
+    Args:
+        feature: the feature's name, which is the column's, too.
+        dtype: the column's type, as `series_of` gives it.
+
+    Raises:
+        ValueError: a column of this type holds no texts.
+    """
+    if dtype not in (pl.String, pl.Null):
+        raise ValueError(f"feature {feature}: holds {dtype}, expected texts of up to 8 hexadecimal digits, as in the log")
+    value = pl.col(feature).cast(pl.String)
+    given = _given(value)
+    bad = given.is_not_null() & ~given.str.contains(_HEX).fill_null(False)
+    return Made(numerical.hexadecimal_values(value), bad, "up to 8 hexadecimal digits, or nothing")
 
 
 def transformed(whole: pl.DataFrame, transform: str) -> np.ndarray:
@@ -101,10 +118,10 @@ def lists_of(feature: str, values: Any, single: bool = False) -> pl.Series:
 
 
 class VocabularyLookup:
-    """Lookup of numbers' ids in a vocabulary.
+    """Lookup of the ids of whole numbers in a vocabulary.
 
     Args:
-        vocabulary: columns `value` and `id`; values are unique.
+        vocabulary: columns `value`, whole numbers of at most 32 bits, and `id`; values are unique.
     """
 
     def __init__(self, vocabulary: pl.DataFrame):
@@ -113,20 +130,15 @@ class VocabularyLookup:
 
     def ids(self, values: pl.Series) -> np.ndarray:
         """Return ids `[B]` int32 of numbers; 0 where a number is missing or not in the vocabulary."""
-        wanted, known = values.fill_null(0).to_numpy(), values.is_not_null().to_numpy()
         if not len(self._values):
-            return np.zeros(len(wanted), np.int32)
+            return np.zeros(len(values), np.int32)
+        given, has_nulls = values.to_numpy(), values.null_count() > 0  # floats, NaN where one is missing, if there are nulls
+        wanted = np.nan_to_num(given).astype(self._values.dtype) if has_nulls else given
         places = np.minimum(np.searchsorted(self._values, wanted), len(self._values) - 1)
-        return np.where(known & (self._values[places] == wanted), self._ids[places], 0).astype(np.int32)
-
-
-def numbers_of_hexadecimal(feature: str, values: Any) -> pl.Series:
-    """Parse texts of up to 8 hexadecimal digits to UInt32, null where one is missing. Raises ValueError for any other text."""
-    column = series_of(feature, values)
-    if column.dtype not in (pl.String, pl.Null):
-        raise ValueError(f"feature {feature}: holds {column.dtype}, expected texts of up to 8 hexadecimal digits, as in the log")
-    value = numerical.hexadecimal_values(pl.col(_NAME))
-    return _checked(feature, column.cast(pl.String), value, _GIVEN, _GIVEN.str.contains(_HEX), "up to 8 hexadecimal digits, or nothing")
+        ids = np.where(self._values[places] == wanted, self._ids[places], 0).astype(np.int32)
+        if has_nulls:
+            ids[np.isnan(given)] = 0
+        return ids
 
 
 def _dtype(values: Any) -> type | None:
@@ -149,10 +161,6 @@ def _missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
 
 
-def _checked(feature: str, column: pl.Series, value: pl.Expr, given: pl.Expr, good: pl.Expr, expected: str) -> pl.Series:
-    """Evaluate expressions on a column, which they call `_NAME`, in one pass. Raises ValueError for the first value that is given and not good."""
-    found = column.alias(_NAME).to_frame().select(value=value, bad=given.is_not_null() & ~good.fill_null(False))
-    if found["bad"].any():
-        row = found["bad"].arg_max()
-        raise ValueError(f"feature {feature}: value {column[row]!r:.60} of sample {row}, expected {expected}")
-    return found["value"]
+def _given(texts: pl.Expr) -> pl.Expr:
+    """Replace empty texts by null."""
+    return pl.when(texts != "").then(texts)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import polars as pl
 
+from utils.encoding.columns import FEW
 from utils.encoding.kinds import WHOLE, is_plain, parts_of, split
 from utils.encoding.marks import MARK, NUMBERS, OF_BOOLEAN, OF_DATETIME, OF_DECIMAL, OF_FLOAT32, OF_INTEGER, TIMES, TYPES, split_mark
 from utils.encoding.recipe import BETWEEN, BOOLEAN, DATE, DATETIME, DECIMAL, FLOAT, FLOAT32, INTEGER, TEXT, Recipe
@@ -63,8 +64,12 @@ def texts_of(recipe: Recipe, texts: pl.Series) -> pl.Series:
 def _texts(kind: str, texts: pl.Series) -> pl.Series:
     """Return the canonical texts of a kind.
 
-    An expression converts most of them; the others are converted one by one, each distinct text once.
+    An expression converts most of them; the others are converted one by one, each distinct text once. So are all where they are few.
     """
+    if len(texts) <= FEW and kind not in (DATE, DATETIME):  # only the expression parses times
+        given = texts.to_list()
+        found = [None if text is None else text_of(kind, text) for text in given]
+        return texts if found == given else pl.Series(texts.name, found, pl.String)
     column = pl.col("text")
     value, ready = _ready(kind, column)
     if kind == TEXT and texts.alias("text").to_frame().select(ready.all()).item():

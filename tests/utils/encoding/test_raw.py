@@ -5,8 +5,13 @@ import pandas
 import polars as pl
 import pytest
 
+from utils.encoding.conversions import Conversions
 from utils.encoding.ids import TextLookup, hashed_ids, padded
-from utils.encoding.raw import VocabularyLookup, lists_of, numbers_of_hexadecimal, series_of, transformed, whole_numbers
+from utils.encoding.raw import VocabularyLookup, hexadecimal, lists_of, series_of, transformed, whole_number
+
+
+def converted(make, values) -> pl.Series:
+    return Conversions({"x": ("x",)}, lambda name, types: make(name, types[name])).values(series_of("x", values).to_frame())["x"]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +31,7 @@ from utils.encoding.raw import VocabularyLookup, lists_of, numbers_of_hexadecima
     ],
 )
 def test_whole_numbers(values, expected):
-    found = whole_numbers("x", values)
+    found = converted(whole_number, values)
     assert found.to_list() == expected and found.dtype == pl.Int64
 
 
@@ -45,7 +50,7 @@ def test_whole_numbers(values, expected):
 )
 def test_other_values_are_rejected_as_whole_numbers(values, message):
     with pytest.raises(ValueError, match=message):
-        whole_numbers("x", values)
+        converted(whole_number, values)
 
 
 def test_series_have_the_features_name_and_null_for_missing_values():
@@ -101,20 +106,40 @@ def test_transforms_match_the_dataset():
 
 
 def test_hexadecimal_texts():
-    found = numbers_of_hexadecimal("x", ["0", "ff", "FFFFFFFF", "", None])
+    found = converted(hexadecimal, ["0", "ff", "FFFFFFFF", "", None])
     assert found.to_list() == [0, 255, 2**32 - 1, None, None] and found.dtype == pl.UInt32
-    assert numbers_of_hexadecimal("x", [None]).to_list() == [None]
+    assert converted(hexadecimal, [None]).to_list() == [None]
     for bad in ("g", "123456789", "0x1", " 1"):
         with pytest.raises(ValueError, match=f"feature x: value '{bad}' of sample 1, expected up to 8 hexadecimal digits, or nothing"):
-            numbers_of_hexadecimal("x", ["1", bad])
+            converted(hexadecimal, ["1", bad])
     with pytest.raises(ValueError, match="feature x: holds Int64, expected texts of up to 8 hexadecimal digits"):
-        numbers_of_hexadecimal("x", [1])
+        converted(hexadecimal, [1])
+
+
+def test_all_features_are_converted_by_one_query_whatever_types_come():
+    made_for = []
+
+    def make(name, types):
+        made_for.append(types[name])
+        return (whole_number if name == "x" else hexadecimal)(name, types[name])
+
+    conversions = Conversions({"x": ("x",), "y": ("y",)}, make)
+    for x in ([1, 2], ["3", None], [4.0, 5.0], [6, 7], [8, 9]):
+        found = conversions.values(pl.DataFrame({"x": x, "y": ["a", "10"]}))
+        assert found["x"].to_list() == [None if value is None else int(value) for value in x] and found["y"].to_list() == [10, 16]
+    assert made_for == [pl.Int64, pl.String, pl.String, pl.String, pl.Float64, pl.String, pl.Int64, pl.String]
+    with pytest.raises(ValueError, match="feature y: value 'g' of sample 1, expected up to 8 hexadecimal digits, or nothing"):
+        conversions.values(pl.DataFrame({"x": [1, 2], "y": ["a", "g"]}))
+    with pytest.raises(ValueError, match="feature x: holds Boolean"):
+        conversions.values(pl.DataFrame({"x": [True, False], "y": ["a", "b"]}))
+    assert conversions.values(pl.DataFrame({"x": [1], "y": ["f"]}))["y"].to_list() == [15]
 
 
 def test_ids_of_numbers():
     lookup = VocabularyLookup(pl.DataFrame({"value": pl.Series([7, 0, 300], dtype=pl.UInt32), "id": pl.Series([1, 2, 3], dtype=pl.Int32)}))
     found = lookup.ids(pl.Series([300, 0, 7, 8, 2**32 - 1, None], dtype=pl.UInt32))
     assert found.dtype == np.int32 and found.tolist() == [3, 2, 1, 0, 0, 0]
+    assert lookup.ids(pl.Series([0, 300], dtype=pl.UInt32)).tolist() == [2, 3] and lookup.ids(pl.Series([None], dtype=pl.UInt32)).tolist() == [0]
     without = VocabularyLookup(pl.DataFrame({"value": [], "id": []}, schema={"value": pl.UInt32, "id": pl.Int32}))
     assert without.ids(pl.Series([1, None], dtype=pl.UInt32)).tolist() == [0, 0]
 
@@ -128,11 +153,24 @@ def test_ids_of_texts():
     assert without.ids(pl.Series(["a", None])).tolist() == [0, 0]
 
 
+def test_few_texts_have_the_ids_that_they_have_among_many():
+    """Python looks few texts up, Polars many: both order texts by their bytes."""
+    starts = "aZé\uffff\U0001f600"
+    texts = [f"{starts[place % 5]}{place // 7}" for place in range(300)]
+    lookup = TextLookup(pl.DataFrame({"value": pl.Series(texts[::2]).unique(), "id": np.arange(1, 1 + len({*texts[::2]}), dtype=np.int32)}))
+    wanted = pl.Series([*texts, None, "", "\U0010ffff"])
+    many = lookup.ids(wanted)
+    assert (many > 0).sum() > 50 and (many == 0).sum() > 50
+    for few in (1, 3, 64):
+        assert np.concatenate([lookup.ids(wanted[start : start + few]) for start in range(0, len(wanted), few)]).tolist() == many.tolist()
+
+
 def test_hashed_ids_are_stable():
     found = hashed_ids(pl.Series(["a", "b", None, "a"]), 5)
     assert found.dtype == np.int32 and found.tolist() == [3405396810240292928 % 5 + 1, found[1], 0, found[0]]
     many = hashed_ids(pl.Series([str(i) for i in range(500)]), 3)
     assert set(many) == {1, 2, 3}
+    assert [hashed_ids(pl.Series([str(i), None]), 3).tolist() for i in range(500)] == [[one, 0] for one in many.tolist()]
 
 
 def test_lists_of_ids_are_padded_to_rows():

@@ -21,8 +21,12 @@ def marks(values, dtype=None) -> pl.Series:
     return series.to_frame().select(marked(pl.col("c"), series.dtype, "c")).to_series()
 
 
+def texts(kind, values, dtype=None):
+    return texts_of(recipe_of("f", {"kind": "categorical", "values": kind}, fitted=True), marks(values, dtype)).to_list()
+
+
 def text(kind, value, dtype=None):
-    return texts_of(recipe_of("f", {"kind": "categorical", "values": kind}, fitted=True), marks([value], dtype))[0]
+    return texts(kind, [value], dtype)[0]
 
 
 def test_whole_numbers_beyond_float32_precision_are_errors():
@@ -93,6 +97,7 @@ def test_canonical_text_of_a_value(kind, value, dtype, expected):
     assert text(kind, value, dtype) == expected
     if expected is not None:
         assert text(kind, expected) == expected  # the text of a text is the same text
+    assert texts(kind, [value, None] * 40, dtype) == [expected, None] * 40  # Polars converts many texts, Python few
 
 
 @pytest.mark.parametrize(
@@ -115,9 +120,10 @@ def test_canonical_text_of_a_value(kind, value, dtype, expected):
     ],
 )
 def test_ambiguous_value_is_an_error(kind, value, dtype, message):
-    with pytest.raises(ValueKindError) as raised:
-        text(kind, value, dtype)
-    assert str(raised.value).startswith(message) or str(raised.value).endswith(message)
+    for values in ([value], [None, value] * 40):
+        with pytest.raises(ValueKindError) as raised:
+            texts(kind, values, dtype)
+        assert str(raised.value).startswith(message) or str(raised.value).endswith(message)
 
 
 @pytest.mark.parametrize(
