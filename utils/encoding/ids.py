@@ -42,7 +42,7 @@ class TextLookup:
     """Lookup of texts' ids in a vocabulary.
 
     Args:
-        vocabulary: columns `value` String and `id`; values are unique.
+        vocabulary: columns `value` String and `id`; values are unique and not empty.
     """
 
     def __init__(self, vocabulary: pl.DataFrame):
@@ -56,10 +56,9 @@ class TextLookup:
             return np.zeros(len(texts), np.int32)
         if len(texts) <= FEW:
             return np.array([0 if text is None else self._id(text) for text in texts.to_list()], np.int32)
-        has_nulls = texts.null_count() > 0
-        places = np.minimum(self._values.search_sorted(texts.fill_null("") if has_nulls else texts).to_numpy(), len(self._values) - 1)
-        same = self._values[places] == texts
-        return np.where((same.fill_null(False) if has_nulls else same).to_numpy(), self._ids[places], 0).astype(np.int32)
+        given = texts.fill_null("") if texts.null_count() else texts  # no vocabulary has the empty text
+        places = np.minimum(self._values.search_sorted(given).to_numpy(), len(self._values) - 1)
+        return np.where((self._values[places] == given).to_numpy(), self._ids[places], 0).astype(np.int32)
 
     def _found(self, text: str) -> int:
         """Return a text's id, 0 where the vocabulary lacks it. Polars orders texts by their UTF-8 bytes, which is Python's order, too."""

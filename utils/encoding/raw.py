@@ -12,6 +12,7 @@ from utils.encoding import numerical
 from utils.encoding.columns import Made
 
 _SAME = {bool: (bool, np.bool_), int: (int, np.integer), float: (float, np.float64), str: (str,)}
+_PLAIN = {bool, int, float, str}
 _INTEGER, _HEX = r"^-?[0-9]+$", r"^[0-9a-fA-F]{1,8}$"
 
 
@@ -80,7 +81,7 @@ def series_of(feature: str, values: Any) -> pl.Series:
         if values.ndim != 1:
             raise ValueError(f"feature {feature}: has shape {list(values.shape)}, expected [B]")
         try:
-            values = pl.Series(feature, [None if _missing(value) else value for value in values]) if values.dtype == object else pl.Series(values)
+            values = pl.Series(feature, _without_missing(values.tolist())) if values.dtype == object else pl.Series(values)
         except (TypeError, OverflowError, pl.exceptions.PolarsError):
             raise ValueError(f"feature {feature}: mixes types or holds an unknown type; expected numbers or texts") from None
     values = values.alias(feature)
@@ -154,6 +155,14 @@ def _dtype(values: Any) -> type | None:
 def _kind(found: type) -> type:
     """Return Python's type for those of NumPy that hold the same values: `int` for `np.int16`; other types as they are."""
     return next((kind for kind, others in _SAME.items() if issubclass(found, others)), found)
+
+
+def _without_missing(values: list) -> list:
+    """Replace missing values by None, but NaN among floats may stay."""
+    kinds = {*map(type, values)} - {type(None)}
+    if len(kinds) == 1 and kinds <= _PLAIN:
+        return values
+    return [None if _missing(value) else value for value in values]
 
 
 def _missing(value: Any) -> bool:
