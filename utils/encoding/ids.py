@@ -48,7 +48,7 @@ class TextLookup:
     def __init__(self, vocabulary: pl.DataFrame):
         ordered = vocabulary.sort("value")
         self._values, self._ids = ordered["value"], ordered["id"].to_numpy()
-        self._id = lru_cache(_KEPT)(self._found)  # requests bring the same values again and again
+        self._known = lru_cache(_KEPT)(self._found)  # requests bring the same values again and again
 
     def ids(self, texts: pl.Series) -> np.ndarray:
         """Return ids `[n]` int32; 0 where a text is missing or not in the vocabulary. Thread-safe."""
@@ -60,7 +60,15 @@ class TextLookup:
         places = np.minimum(self._values.search_sorted(given).to_numpy(), len(self._values) - 1)
         return np.where((self._values[places] == given).to_numpy(), self._ids[places], 0).astype(np.int32)
 
+    def _id(self, text: str) -> int:
+        try:
+            return self._known(text)
+        except KeyError:  # not kept: what a client sends may be long, and new each time
+            return 0
+
     def _found(self, text: str) -> int:
-        """Return a text's id, 0 where the vocabulary lacks it. Polars orders texts by their UTF-8 bytes, which is Python's order, too."""
+        """Return the id of a text. Polars orders texts by their UTF-8 bytes, which is Python's order, too. Raises KeyError where it is unknown."""
         place = bisect_left(self._values, text)
-        return int(self._ids[place]) if place < len(self._values) and self._values[place] == text else 0
+        if place == len(self._values) or self._values[place] != text:
+            raise KeyError(text)
+        return int(self._ids[place])

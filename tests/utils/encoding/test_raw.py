@@ -1,5 +1,7 @@
 """Values in memory, of any type that a caller may have, converted to a model's inputs; and ids by a vocabulary or a hash."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pandas
 import polars as pl
@@ -133,6 +135,18 @@ def test_all_features_are_converted_by_one_query_whatever_types_come():
     with pytest.raises(ValueError, match="feature x: holds Boolean"):
         conversions.values(pl.DataFrame({"x": [True, False], "y": ["a", "b"]}))
     assert conversions.values(pl.DataFrame({"x": [1], "y": ["f"]}))["y"].to_list() == [15]
+
+
+def test_conversions_are_shared_by_threads_whose_columns_differ():
+    conversions = Conversions({"x": ("x",), "y": ("y",)}, lambda name, types: (whole_number if name == "x" else hexadecimal)(name, types[name]))
+
+    def ask(place: int) -> bool:
+        x = ([place, None], [str(place), ""], [float(place), None])[place % 3]
+        found = conversions.values(pl.DataFrame({"x": x, "y": [f"{place:x}", None]}))
+        return found["x"].to_list() == found["y"].to_list() == [place, None]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(600)))
 
 
 def test_ids_of_numbers():
