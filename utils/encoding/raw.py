@@ -12,7 +12,7 @@ from utils.encoding import numerical
 from utils.encoding.columns import Made
 
 _SAME = {bool: (bool, np.bool_), int: (int, np.integer), float: (float, np.float64), str: (str,)}
-_PLAIN = {bool, int, float, str}
+_PLAIN = {bool, int, str}
 _INTEGER, _HEX = r"^-?[0-9]+$", r"^[0-9a-fA-F]{1,8}$"
 
 
@@ -158,9 +158,9 @@ def _kind(found: type) -> type:
 
 
 def _without_missing(values: list) -> list:
-    """Replace missing values by None, but NaN among floats may stay."""
+    """Replace missing values by None. Values of one plain type are not tested one by one: among floats NaN stays, if not all are NaN."""
     kinds = {*map(type, values)} - {type(None)}
-    if len(kinds) == 1 and kinds <= _PLAIN:
+    if len(kinds) == 1 and (kinds <= _PLAIN or (kinds == {float} and any(value == value for value in values if value is not None))):
         return values
     return [None if _missing(value) else value for value in values]
 

@@ -60,6 +60,8 @@ def test_series_have_the_features_name_and_null_for_missing_values():
         found = series_of("x", values)
         assert found.name == "x" and found.to_list() == [1.5, None, None]
     assert series_of("x", [pandas.NA, pandas.NaT, "a"]).to_list() == [None, None, "a"]
+    for nothing in ([float("nan")], [None, float("nan")], [None], [pandas.NA, float("nan")]):
+        assert series_of("x", nothing).dtype == pl.Null, "missing values alone are of no type: a column of texts may hold them"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_transforms_match_the_dataset():
 def test_hexadecimal_texts():
     found = converted(hexadecimal, ["0", "ff", "FFFFFFFF", "", None])
     assert found.to_list() == [0, 255, 2**32 - 1, None, None] and found.dtype == pl.UInt32
-    assert converted(hexadecimal, [None]).to_list() == [None]
+    assert converted(hexadecimal, [None]).to_list() == [None] and converted(hexadecimal, [float("nan")]).to_list() == [None]
     for bad in ("g", "123456789", "0x1", " 1"):
         with pytest.raises(ValueError, match=f"feature x: value '{bad}' of sample 1, expected up to 8 hexadecimal digits, or nothing"):
             converted(hexadecimal, ["1", bad])
