@@ -4,13 +4,15 @@
   python -m benchmarks.raw_rows --kinds log --batch_sizes 1,64
 
 A log in the form of Criteo's goes through `preproc.criteo`, a CSV file of 20 columns of texts through `preproc.table`, and a model is trained on each
-for a few steps. Every round measures all ways in turn, in one process, which gets the rows as Python lists. Both encodings must give the same ids.
+for a few steps. Every round draws new rows and measures all ways in turn, in one process, which gets the rows as Python lists. Both encodings must
+give the same ids.
 """
 
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -73,18 +75,19 @@ def _measure(chosen: RawRowsOptions, report: Report, kind: str, folder: Path) ->
     seconds: dict[str, dict[str, list[float]]] = {}
     for number in range(chosen.num_rounds):
         for size in chosen.batch_sizes:
-            given = {name: rows[name][number : number + size].to_list() for name in raw.columns}
-            numbers, ids = encoded_raw(given, raw, model.features)
-            encoded = dict(zip(model.columns, (*numbers.T, *ids), strict=True))
-            _check_same(numbers, ids, *keras(given))
+            requests = _requests(rows, raw.columns, size, number)
+            encoded = [dict(zip(model.columns, (*numbers.T, *ids), strict=True)) for numbers, ids in map(keras, requests)]
+            ours, theirs = cycle(requests), cycle(requests)
+            known, alone = cycle(encoded), cycle(requests[::-1])
             ways: dict[str, Callable[[Any], Any]] = {
-                RAW: lambda _, given=given: model.score_raw(given),
-                ENCODED: lambda _, encoded=encoded: model.score(encoded),
-                OURS: lambda _, given=given: encoded_raw(given, raw, model.features),
-                KERAS: lambda _, given=given: keras(given),
+                OURS: lambda _, given=alone: encoded_raw(next(given), raw, model.features),
+                RAW: lambda _, given=ours: model.score_raw(next(given)),
+                ENCODED: lambda _, given=known: model.score(next(given)),
+                KERAS: lambda _, given=theirs: keras(next(given)),
             }
             for name, way in ways.items():
-                seconds.setdefault(name, {}).setdefault(str(size), []).append(measured(way, given, chosen.seconds))
+                seconds.setdefault(name, {}).setdefault(str(size), []).append(measured(way, {}, chosen.seconds))
+            _check_same(*encoded_raw(requests[0], raw, model.features), *keras(requests[0]))
     report.figures[kind] = {"seconds": seconds}
     columns = [f"batch {size:,}" for size in chosen.batch_sizes]
     lines = [(name, *(1e3 * statistics.median(values) for values in some.values())) for name, some in seconds.items()]
@@ -102,11 +105,13 @@ def _trained(chosen: RawRowsOptions, kind: str, folder: Path) -> pl.DataFrame:
     steps = ["--cpu", "--batch_size", 64, "--valid_batch_size", 64, "--max_steps", 3, "--log_path", ""]
     start(sys.executable, "dlrm.py", "--dataset_path", folder / "dataset", *size, *steps, "--save_checkpoint_path", folder / "checkpoint")
     form = {"separator": "\t", "has_header": False, "new_columns": [LABEL, *numbers, *texts]} if kind == "log" else {}
-    return (
-        pl.read_csv(file, infer_schema=False, **form).with_columns(pl.col(numbers).cast(pl.Int64))
-        if numbers
-        else pl.read_csv(file, infer_schema=False)
-    )
+    return pl.read_csv(file, infer_schema=False, **form).with_columns(pl.col(name).cast(pl.Int64) for name in numbers)
+
+
+def _requests(rows: pl.DataFrame, columns: Sequence[str], size: int, seed: int) -> list[dict[str, list]]:
+    """Draw requests of `size` rows, so many that few calls of a round get rows again: encoders keep the ids of texts that they saw before."""
+    starts = np.random.default_rng((seed, size)).integers(0, len(rows) - size + 1, min(1024, max(16, (1 << 15) // size)))
+    return [{name: rows[name][start : start + size].to_list() for name in columns} for start in starts.tolist()]
 
 
 def _texts(vocabulary: Path) -> list[str]:
