@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 import traceback
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,8 +17,10 @@ import pytest
 
 _MOST_BYTES = 6 * 2**30  # memory limit: a mutant may loop and allocate without end
 _PR_SET_PDEATHSIG = 1
+_MARK = "DLRM_MUTANT_RUN"  # variable of a run's processes, by which those in other sessions are found
+_END_S = 60
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-OURS = ("benchmarks", "dataloading", "model", "preproc", "run", "served", "serving", "training", "utils", "tests")
+OURS = ("benchmarks", "dataloading", "model", "preproc", "report", "run", "served", "serving", "training", "utils", "tests")
 
 
 class Outcome(NamedTuple):
@@ -78,11 +81,11 @@ def run_tests(
         plugins: makes further plugins of pytest, in the child.
         each_s: the limit of one test in seconds.
     """
-    began, answer = time.monotonic(), log.with_suffix(".answer")
+    began, answer, mark = time.monotonic(), log.with_suffix(".answer"), uuid.uuid4().hex
     answer.unlink(missing_ok=True)
     pid = os.fork()
     if pid == 0:
-        _child(tree, files, tests, log, answer, environment, plugins, each_s)
+        _child(tree, files, tests, log, answer, {**environment, _MARK: mark}, plugins, each_s)
     code = None
     try:
         while time.monotonic() - began < limit_s:
@@ -99,12 +102,32 @@ def run_tests(
             os.killpg(pid, signal.SIGKILL)  # the processes that tests have left running, too
         if code is None:
             os.waitpid(pid, 0)
+        _end_all(mark)
     seconds = time.monotonic() - began
     try:
         failed, durations = json.loads(answer.read_text())
     except (OSError, ValueError):
         failed, durations = ("ran longer than its limit, or needed too much memory" if code is None else f"ended with code {code}"), {}
     return Outcome(None if code is None or code < 0 else code, seconds, failed, durations)
+
+
+def _end_all(mark: str) -> None:
+    """Kill the processes of a run that have left its process group, as workers that stay from test to test."""
+    deadline = time.monotonic() + _END_S
+    while found := [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if f"{_MARK}={mark}".encode() in _variables(path)]:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"processes {found} of a run do not end")
+        for number in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _variables(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().split(b"\0")
+    except OSError:  # it has just ended, or is another user's
+        return []
 
 
 def _child(tree, files, tests, log, answer, environment, plugins, each_s) -> None:

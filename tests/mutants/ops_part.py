@@ -11,6 +11,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
+from digests import of_tests
 from forked import Outcome, run_tests
 from ops_sites import Site, sites_of, switched
 
@@ -89,11 +90,18 @@ class OpsPart:
         """Return the original line that a change is made in."""
         return self._plain[site.path].split("\n")[site.line - 1]
 
+    def digest(self) -> str:
+        """Return a digest of the tests that are run on each mutant; those in C++ count as helpers."""
+        return of_tests(self._tree, [file for pattern in TESTS for file in self._files(pattern)])
+
+    def _files(self, pattern: str) -> list[str]:
+        return sorted(str(path.relative_to(self._tree)) for path in self._tree.glob(pattern))
+
     def measure(self) -> None:
         """Run the tests with no mutant chosen; all must pass, and their times set the limits."""
         assert self._in_cpp("0").code == 0, "the tests of the kernels fail without a mutant"
         for pattern in TESTS:
-            for file in sorted(str(path.relative_to(self._tree)) for path in self._tree.glob(pattern)):
+            for file in self._files(pattern):
                 outcome = run_tests(self._tree, [file], None, _LIMIT_S, self._folder / "plain.log", {"DLRM_MUTANT": "0"})
                 assert outcome.code == 0, f"{file}: {outcome.failed} fails without a mutant"
                 self._durations |= outcome.durations

@@ -100,20 +100,24 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from forked import run_tests
 tree, file = Path(sys.argv[2]), "tests/test_some.py"
-for tests, limit_s in (["b"], 200), (["c", "a"], 200), (["slow"], 2):
+for tests, limit_s in (["b"], 200), (["c", "a"], 200), (["slow"], 2), (["leaves"], 200):
     outcome = run_tests(tree, [file], [f"{file}::test_{name}" for name in tests], limit_s, tree / "log", {"SOME": "1"})
     print(outcome.code, outcome.failed, sorted(outcome.durations))
 """
 TESTS = """
-import os, time
+import os, subprocess, time
 def test_a(): pass
 def test_b(): assert os.environ["SOME"] == "1" and os.path.exists("pyproject.toml")
 def test_c(): assert False
 def test_slow(): time.sleep(600)
+def test_leaves():
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    open("left", "w").write(str(child.pid))
+    child.returncode = 0  # so that Python does not warn of it
 """
 
 
-def test_run_of_tests_reports_failures_and_ends_slow_tests(tmp_path):
+def test_run_of_tests_reports_failures_and_ends_slow_tests_and_what_they_leave(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     (tmp_path / "tests" / "test_some.py").write_text(TESTS)
@@ -122,4 +126,7 @@ def test_run_of_tests_reports_failures_and_ends_slow_tests(tmp_path):
         "0  ['tests/test_some.py::test_b']",
         "1 tests/test_some.py::test_c []",
         "None ran longer than its limit, or needed too much memory []",
+        "0  ['tests/test_some.py::test_leaves']",
     ], result.stderr
+    command = Path("/proc", (tmp_path / "left").read_text(), "cmdline")
+    assert not command.exists() or not command.read_bytes()  # ended, perhaps not yet waited for
