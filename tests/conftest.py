@@ -1,9 +1,15 @@
 """Set-up of TensorFlow, once for all tests, on the CPU and with few threads, so that tests that run at the same time slow each other little."""
 
+import os
+import random
 from pathlib import Path
 
 from utils.runtime import prepare_tensorflow
 
+# Without AVX-512, oneDNN's kernel rounds a row's products by its place in a block of six rows, so bits depend on the number of workers
+# (docs/training.md).
+if "avx512f" not in Path("/proc/cpuinfo").read_text():
+    os.environ.setdefault("TENSORFLOW_USE_CUSTOM_CONTRACTION_KERNEL", "0")
 prepare_tensorflow()
 
 import pytest  # noqa: E402
@@ -11,7 +17,9 @@ import tensorflow as tf  # noqa: E402 - after it was prepared
 from hypothesis import settings  # noqa: E402
 from xdist.scheduler import LoadFileScheduling  # noqa: E402
 
-from tests.left_out import summary  # noqa: E402
+from tests import left_out  # noqa: E402
+from tests.distributed import resident  # noqa: E402
+from tests.durations import Durations  # noqa: E402
 
 tf.config.set_visible_devices([], "GPU")
 tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -52,6 +60,10 @@ class ByFile(LoadFileScheduling):
 
 
 def pytest_configure(config):
+    left_out.quick = config.getoption("quick")
+    config.pluginmanager.register(Durations(config))
+    if not hasattr(config, "workerinput"):  # the process that ends last; pytest-xdist's inherit its environment
+        resident.begin()
     if config.getoption("long"):
         settings.load_profile("long")
     if hasattr(config.option, "loadscopereorder"):
@@ -60,13 +72,31 @@ def pytest_configure(config):
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="also run tests marked slow, as a run of each benchmark, and draw more cases")
+    parser.addoption("--quick", action="store_true", help="leave out tests that start workers, servers, Spark or a browser")
+    parser.addoption("--order", type=int, metavar="SEED", help="run the files, and the tests of each, in a random order")
 
 
 def pytest_collection_modifyitems(config, items):
     for item in () if config.getoption("long") else items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.skip(reason="slow: ./scripts/test --long runs it"))
-    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+    if (seed := config.getoption("order")) is not None:
+        draw = random.Random(seed)
+        files = {path: draw.random() for path in dict.fromkeys(item.path for item in items)}
+        draw.shuffle(items)
+        items.sort(key=lambda item: files[item.path])
+    else:
+        items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+@pytest.fixture(scope="session")
+def spark_installed():
+    """Skip a test where Spark is not installed."""
+    from tests.preproc.spark.spark_cluster import spark_missing
+
+    left_out.starts("Spark")
+    if why := spark_missing():
+        pytest.skip(why)
 
 
 def pytest_xdist_make_scheduler(config, log):
@@ -76,5 +106,5 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_terminal_summary(terminalreporter):
     """Print one loud line about tests that were left out because something is not installed."""
     reports = terminalreporter.stats.get("skipped", ())
-    if line := summary([str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple | list)]):
+    if line := left_out.summary([str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple | list)]):
         terminalreporter.write_line(line, red=True, bold=True)

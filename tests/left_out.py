@@ -1,4 +1,4 @@
-"""Tests that are left out because something is not installed: never silently, and never in continuous integration."""
+"""Tests that are left out: because something is not installed, never silently, and never in continuous integration; or by `--quick`."""
 
 import os
 from typing import NoReturn
@@ -6,6 +6,7 @@ from typing import NoReturn
 import pytest
 
 MARK = "NOT RUN"
+quick = False  # True with --quick
 
 
 def left_out(why: str) -> NoReturn:
@@ -13,6 +14,12 @@ def left_out(why: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(why)
     pytest.skip(f"{MARK}: {why}")
+
+
+def starts(what: str) -> None:
+    """Skip the test with `--quick`, because it starts workers, a server, Spark or a browser, as `what` says."""
+    if quick:
+        pytest.skip(f"--quick: starts {what}")
 
 
 def summary(reasons: list[str]) -> str | None:

@@ -10,6 +10,8 @@ from launching import launch
 from outcomes import Outcomes
 from small_data import LISTS, ROWS, write_dataset, write_lists
 
+from tests.distributed import resident
+
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
@@ -48,6 +50,9 @@ def trained(dataset, tmp_path_factory):
 def _train(workers: int, dataset: Path, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.writing")
     partial.mkdir()
-    result = launch(workers, sys.executable, Path(__file__).with_name("trainings.py"), dataset, partial, limit_s=480)
+    if workers in resident.NUMBERS:
+        result = resident.call(workers, "trainings:main", dataset, partial)
+    else:
+        result = launch(workers, sys.executable, Path(__file__).with_name("trainings.py"), dataset, partial, limit_s=480)
     assert result.code == 0, result.err
     partial.rename(folder)

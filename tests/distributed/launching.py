@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.children import dispositions
+from tests.left_out import starts
 
 ROOT = Path(__file__).parents[2]
 _MARK = "DLRM_TEST_LAUNCH"
@@ -42,7 +43,7 @@ def environment(mark: str) -> dict[str, str]:
 
 
 # The command that horovodrun runs. It is run directly, since horovodrun imports TensorFlow to check for MPI, which takes as long as a worker's start.
-_MPI = "mpirun --allow-run-as-root --tag-output --oversubscribe --bind-to none --map-by slot --mca pml ob1 --mca btl ^openib"
+MPI = "mpirun --allow-run-as-root --tag-output --oversubscribe --bind-to none --map-by slot --mca pml ob1 --mca btl ^openib"
 
 
 def launch(workers: int, *command, during: Callable[["Running"], None] | None = None, limit_s: float = 240, horovodrun: bool = False) -> Launch:
@@ -57,9 +58,10 @@ def launch(workers: int, *command, during: Callable[["Running"], None] | None = 
         limit_s: seconds after which all processes are killed and the test fails.
         horovodrun: start the workers with horovodrun, as users do, not with mpirun.
     """
+    starts("workers")
     words = list(map(str, command))
     if workers > 1:
-        launcher = ["horovodrun", "--mpi-args=--oversubscribe"] if horovodrun else _MPI.split()
+        launcher = ["horovodrun", "--mpi-args=--oversubscribe"] if horovodrun else MPI.split()
         words = [*launcher, "-np", str(workers), "-H", f"localhost:{workers}", *words]
     start = time.monotonic()
     mark = f"{_MARK}={os.getpid()}-{time.monotonic_ns()}"

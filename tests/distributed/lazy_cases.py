@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.distributed.lazy_runs import LAZY, assert_equal, command, figures, run
+from tests.distributed.lazy_runs import LAZY, assert_equal, command, figures
+from tests.distributed.resident import do_in_turn
 from tests.distributed.small_data import LISTS, ROWS, write_dataset, write_lists
 
 RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1", "rowwise_adagrad": "0.1", "ftrl": "0.1", "rmsprop": "0.01"}
@@ -84,7 +85,7 @@ def write_all(folder: Path) -> Path:
 
 
 def train_all(datasets: Path, folder: Path, cases: Iterable[Case]) -> None:
-    """Run the cases, and the trainings in memory that they must equal; a launch takes seconds, so there is one for each number of workers."""
+    """Run the cases, and the trainings in memory that they must equal; all of one number of workers in turn."""
     cases = list(cases)
     commands: dict[int, list] = {1: []}
     for case in dict.fromkeys(case._replace(workers=1, way=GROWN if case.way in _GROW else AT_ONCE) for case in cases):
@@ -92,7 +93,7 @@ def train_all(datasets: Path, folder: Path, cases: Iterable[Case]) -> None:
     for case in cases:
         commands.setdefault(case.workers, []).extend(_commands(datasets, folder / case.folder, case, WAYS[case.way]))
     for workers, some in commands.items():
-        result = run(workers, some, folder)
+        result = do_in_turn(workers, some)
         assert result.code == 0, result.err
 
 

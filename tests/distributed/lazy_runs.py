@@ -1,13 +1,10 @@
 """Runs with tables in memory and lazy ones, whose results must be equal bit by bit."""
 
 import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from tests.distributed.launching import launch
 from tests.distributed.small_data import BATCH, DIMS
 from utils.checkpoint.reading import Checkpoint
 
@@ -20,13 +17,6 @@ def command(dataset: Path, folder: Path, name: str, *flags: str) -> list[str]:
     """Return the command line of a run whose checkpoints and log are in FOLDER/NAME."""
     saved, dims = folder / name, DIMS if dataset.name != "shapes" else DIMS[-2:]  # the specification of that dataset has the widths of the tables
     return ["--dataset_path", str(dataset), *BASE, *dims, "--save_checkpoint_path", str(saved), "--log_path", f"{saved}.log", *flags]
-
-
-def run(workers: int, commands: Sequence[Sequence[str]], folder: Path):
-    """Run command lines in turn in one process on each worker; return the launch."""
-    path = folder / f"commands-{workers}-{abs(hash(str(commands)))}.json"
-    path.write_text(json.dumps([list(map(str, words)) for words in commands]))
-    return launch(workers, sys.executable, "-u", Path(__file__).with_name("commands.py"), path)
 
 
 def everything(folder: Path) -> dict[str, np.ndarray]:

@@ -1,21 +1,18 @@
 """Tests that a run on several workers restores and tests the best weights at its end, even if they were found before a resume."""
 
 import json
-import sys
-from pathlib import Path
 
-from launching import launch
 from small_data import FLAGS, write_dataset
 
+from tests.distributed.resident import do_in_turn
 from utils.checkpoint.folder import pointed
 from utils.checkpoint.reading import Checkpoint
 
 
 def in_turn(workers, folder, *commands):
-    """Run command lines of dlrm.py in one launch; return the figures of their logs' last lines, and the launch's output."""
+    """Run command lines of dlrm.py; return the figures of their logs' last lines, and the output."""
     words = [["--log_path", str(folder / f"log-{number}.json"), *map(str, flags)] for number, flags in enumerate(commands)]
-    (folder / "commands.json").write_text(json.dumps(words))
-    result = launch(workers, sys.executable, "-u", Path(__file__).with_name("commands.py"), folder / "commands.json")
+    result = do_in_turn(workers, words)
     assert result.code == 0 and "Traceback" not in result.err, result.err
     logs = [(folder / f"log-{number}.json").read_text().splitlines()[-1] for number in range(len(words))]
     return [json.loads(line.removeprefix("DLLL "))["data"] for line in logs], result.out

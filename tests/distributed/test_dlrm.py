@@ -13,6 +13,8 @@ import yaml
 from launching import dlrm, launch
 from small_data import BATCH, CARDINALITIES, FLAGS, NUM_NUMERICAL, ROWS, SEED
 
+from tests.distributed.resident import NUMBERS, do_in_turn
+
 TRAIN_BATCHES = 6
 SLICED = ("--column_slice_threshold", "800")
 MIXED = (*SLICED, "--data_parallel_threshold", "504")
@@ -50,11 +52,12 @@ def words(folder: Path, flags) -> list[str]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Return a function that runs dlrm.py on N workers in a folder of its own; horovodrun starts them if N is 2."""
+    """Return a function that runs dlrm.py on N workers in a folder of its own; horovodrun starts them if N is 2, as users do."""
 
     def call(workers, *flags):
         folder = tmp_path_factory.mktemp(f"on-{workers}")
-        result = dlrm(workers, *words(folder, flags), horovodrun=workers == 2)
+        line = words(folder, flags)
+        result = dlrm(workers, *line, horovodrun=True) if workers == 2 else do_in_turn(workers, [line])
         assert result.code == 0 and not result.errors and "Traceback" not in result.err, result.err
         return Run.of(folder, result.err)
 
@@ -63,13 +66,17 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def in_turn(tmp_path_factory):
-    """Return a function that runs named command lines of dlrm.py in one launch on N workers, each in a folder of its own; it returns Runs by name."""
+    """Return a function that runs named command lines of dlrm.py in turn on N workers, each in a folder of its own; it returns Runs by name."""
 
     def call(workers, commands):
         folders = {name: tmp_path_factory.mktemp(name) for name in commands}
-        path = tmp_path_factory.mktemp("commands") / "commands.json"
-        path.write_text(json.dumps([words(folders[name], flags) for name, flags in commands.items()]))
-        result = launch(workers, sys.executable, "-u", Path(__file__).with_name("commands.py"), path)
+        lines = [words(folders[name], flags) for name, flags in commands.items()]
+        if workers in NUMBERS:
+            result = do_in_turn(workers, lines)
+        else:
+            path = tmp_path_factory.mktemp("commands") / "commands.json"
+            path.write_text(json.dumps(lines))
+            result = launch(workers, sys.executable, "-u", Path(__file__).with_name("commands.py"), path)
         assert result.code == 0 and not result.errors and "Traceback" not in result.err, result.err
         return {name: Run.of(folder, result.err) for name, folder in folders.items()}
 

@@ -13,6 +13,7 @@ from small_data import BATCH, DIM, FLAGS, write_dataset
 
 from run.elastic.request import saved_step
 from tests.clones import clone, double_the_learning_rate
+from tests.distributed.resident import do_in_turn
 from utils.checkpoint.reading import Checkpoint
 
 START_S = 240  # limit for the start and some steps; they take ten seconds on an idle machine
@@ -291,7 +292,7 @@ def test_a_lost_worker_and_its_slot_change_no_bit_of_the_result(data, tmp_path, 
     assert 20 <= int(origin[1]) < 600 and int(origin[1]) % 20 == 0
     assert lines[3:] == ["training is complete: step 600"]
     unbroken = (*flags(data, 6), "--save_checkpoint_path", tmp_path / "whole", "--log_path", "")
-    whole = launch(1, sys.executable, ROOT / program, *unbroken)
+    whole = do_in_turn(1, [unbroken], ROOT / program)
     assert whole.code == 0, whole.err
     found, expected = contents(tmp_path / "C"), contents(tmp_path / "whole")
     assert found.keys() == expected.keys() and any(name.startswith("optimizer/") for name in found)

@@ -5,7 +5,8 @@ import json
 import polars
 import pytest
 
-from tests.distributed.lazy_runs import LAZY, assert_equal, command, everything, run
+from tests.distributed.lazy_runs import LAZY, assert_equal, command, everything
+from tests.distributed.resident import do_in_turn
 from utils.checkpoint.reading import Checkpoint
 
 FLAGS = ("--optimizer", "adagrad", "--learning_rate", "0.1", "--epochs", "2")
@@ -34,11 +35,11 @@ def folder(dataset, tmp_path_factory):
     for into, flags in {"mixed": (), "memory": ("--table_storage", "memory")}.items():
         base = ("--cpu", "--dataset_path", data, "--restore_checkpoint_path", folder / "mixed", *flags, "--inference_benchmark_batch_sizes", "1,96")
         words.append([*base, "--mode", "inference", "--inference_benchmark_steps", "3", "--log_path", folder / f"mixed-in-{into}.log"])
-    result = run(1, words, folder)
+    result = do_in_turn(1, words)
     assert result.code == 0, result.err
-    ended = run(1, [full], folder)
+    ended = do_in_turn(1, [full])
     (folder / "ended").write_text(json.dumps([ended.code, ended.err]))
-    assert run(1, [command(data, folder, "full", *FLAGS, *LAZY, "--resume", "auto")], folder).code == 0
+    assert do_in_turn(1, [command(data, folder, "full", *FLAGS, *LAZY, "--resume", "auto")]).code == 0
     return folder
 
 

@@ -21,7 +21,8 @@ from tests.distributed.lazy_cases import (
     train_all,
     write_all,
 )
-from tests.distributed.lazy_runs import LAZY, assert_equal, command, run
+from tests.distributed.lazy_runs import LAZY, assert_equal, command
+from tests.distributed.resident import do_in_turn
 from tests.distributed.small_data import DIM
 from utils.checkpoint.reading import Checkpoint
 
@@ -59,7 +60,7 @@ def trained(datasets, tmp_path_factory):
     def steps(name, count, *more):
         return command(datasets / "of" / "partial", folder, name, *flags, *more, "--max_steps", str(count))
 
-    result = run(2, [steps("cut-memory", 5), steps("cut-lazy", 4), steps("cut-lazy", 5, *LAZY, "--resume", "auto")], folder)
+    result = do_in_turn(2, [steps("cut-memory", 5), steps("cut-lazy", 4), steps("cut-lazy", 5, *LAZY, "--resume", "auto")])
     assert result.code == 0, result.err
     return folder
 

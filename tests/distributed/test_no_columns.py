@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from launching import dlrm, in_process
+from launching import in_process
 
+from tests.distributed.resident import do_in_turn
 from utils.checkpoint.reading import Checkpoint
 
 FLAGS = """--dataset_type synthetic --cpu --synthetic_dataset_cardinalities 50,4 --synthetic_dataset_num_numerical_features 2 --embedding_dim 1
@@ -24,7 +25,7 @@ def trained(tmp_path_factory):
         if workers == 1:
             in_process(*flags)
             continue
-        result = dlrm(workers, *flags)
+        result = do_in_turn(workers, [flags])
         assert result.code == 0, result.err
     return found
 

@@ -4,9 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from launching import dlrm, in_process
+from launching import in_process
 
 from dataloading import transcribe
+from tests.distributed.resident import do_in_turn
 from utils.checkpoint.reading import Checkpoint
 
 FLAGS = """--cpu --embedding_dim 4 --bottom_mlp_dims 8,4 --top_mlp_dims 8,1 --batch_size 32 --valid_batch_size 32 --gradient_slices 8
@@ -27,7 +28,7 @@ def trained(tmp_path_factory):
         if workers == 1:
             in_process(*flags)
             return folder
-        result = dlrm(workers, *flags)
+        result = do_in_turn(workers, [flags])
         assert result.code == 0, result.err
         return folder
 

@@ -1,11 +1,10 @@
 """Tests of main.py on two workers with the Parquet files of NVIDIA's Wide & Deep: the weights are those of one worker, and of tf_raw."""
 
-import sys
-
 import numpy as np
-from launching import ROOT, launch
+from launching import ROOT
 
 from tests.dataloading.parquet.outbrain_files import write_files, write_raw
+from tests.distributed.resident import do_in_turn
 from utils.checkpoint.reading import Checkpoint
 
 FLAGS = "--cpu --deep_hidden_units 16 8 --embedding_dim 8 --global_batch_size 128 --eval_batch_size 128 --num_epochs 2 --deep_warmup_epochs 0.5"
@@ -19,7 +18,7 @@ def test_two_workers_train_to_the_bits_of_one_and_of_tf_raw(tmp_path):
     for name, workers in (("raw", 1), ("parquet", 1), ("parquet", 2)):
         folder = tmp_path / f"{name} {workers}"
         flags = (*FLAGS.split(), *SHUFFLED.split(), "--combiner", "mean", "--model_dir", folder, "--results_dir", folder)
-        result = launch(workers, sys.executable, "-u", ROOT / "main.py", "--dataset_path", tmp_path / name, *flags)
+        result = do_in_turn(workers, [("--dataset_path", tmp_path / name, *flags)], ROOT / "main.py")
         assert result.code == 0, result.err
         checkpoint = Checkpoint(folder / "checkpoint")
         found[name, workers] = {array: checkpoint.read(array) for array in checkpoint.names("")}

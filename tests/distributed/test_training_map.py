@@ -1,15 +1,15 @@
 """Tests of wide_and_deep.py on several workers: the log's figures of a batch are those of the global batch."""
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
-from launching import ROOT, launch
+from launching import ROOT
 
 from dataloading.feature_spec import generator_spec
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
+from tests.distributed.resident import do_in_turn
 
 KEYS = ("binary_accuracy", "auc", "loss", "streaming_map")
 FLAGS = "--cpu --deep_hidden_units 16 8 --embedding_dim 8 --global_batch_size 96 --eval_batch_size 96 --num_epochs 1 --deep_warmup_epochs 0.5"
@@ -32,7 +32,7 @@ def test_figures_of_a_batch_do_not_depend_on_the_workers(tmp_path):
     for workers in (1, 2):
         folder = tmp_path / str(workers)
         flags = ("--dataset_path", data, *FLAGS.split(), "--print_freq", "1", "--model_dir", folder, "--results_dir", folder)
-        result = launch(workers, sys.executable, "-u", ROOT / "main.py", *flags)
+        result = do_in_turn(workers, [flags], ROOT / "main.py")
         assert result.code == 0, result.err
         lines = [json.loads(line.removeprefix("DLLL ")) for line in (folder / "log.json").read_text().splitlines()]
         found[workers] = [[line["data"][key] for key in KEYS] for line in lines if "mean_loss" in line.get("data", {})]

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from updates import CASES, FLAGS, RATES, ROWS, STEPS, batch, dense_gradient, lists_of, start
+from updates import CASES, RATES, ROWS, STEPS, batch, dense_gradient, lists_of, rules_on, start
 
 from tests.training.optimizers.definitions import Definition
 
@@ -16,6 +16,7 @@ OPTIONS = {
 }
 
 WHOLE = (1, "whole", "TensorFlow")
+RULES = [(rule, workers) for workers in (1, 2, 4) for rule in rules_on(workers)]
 
 
 @functools.cache
@@ -47,9 +48,8 @@ def pooled(key, tables):
     return np.concatenate(found, axis=1)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize(("key", "where"), [(key, where) for key, case in CASES.items() for where in case.operations])
-@pytest.mark.parametrize("rule", FLAGS)
+@pytest.mark.parametrize(("rule", "workers"), RULES)
 def test_update_follows_its_definition_for_any_placement(trained, rule, key, where, workers):
     for operations in CASES[key].kinds(where, workers):
         found, alone = (
@@ -69,8 +69,7 @@ def test_update_follows_its_definition_for_any_placement(trained, rule, key, whe
         np.testing.assert_array_equal(vectors, trained(1).everywhere(f"updates/{key}/{rule}/{where}/{operations}/vectors")[0])
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("rule", FLAGS)
+@pytest.mark.parametrize(("rule", "workers"), RULES)
 def test_dense_update_follows_its_definition(trained, rule, workers):
     name = "adagrad" if rule == "rowwise_adagrad" else rule  # row-wise Adagrad updates dense weights as Adagrad does
     expected = Definition(name, start(CASES["one id"], "cat_0"), **OPTIONS.get(rule, {}))

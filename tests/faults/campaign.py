@@ -77,9 +77,9 @@ class Campaign:
         assert run.end() == 0, run.err
         self.run_s = time.monotonic() - start
 
-    def run(self, checkpoints: Path, *flags, workers: int = 1, around: tuple = (), dataset: Path | None = None) -> Victim:
+    def run(self, checkpoints: Path, *flags, dataset: Path | None = None, **options) -> Victim:
         data = ("--dataset_path", dataset or self.dataset, "--save_checkpoint_path", checkpoints, "--checkpoint_every_steps", EVERY)
-        return Victim(self.folder, *data, *self._flags, "--max_steps", STEPS, "--epochs", "4", *flags, workers=workers, around=around)
+        return Victim(self.folder, *data, *self._flags, "--max_steps", STEPS, "--epochs", "4", *flags, **options)
 
     def kills(self, count: int, in_save: bool, workers: int = 1) -> Row:
         """Kill a worker, resume the run, kill again, …; compare each run that comes to its end with the unbroken one."""

@@ -96,7 +96,7 @@ class Disturbances:
         """Kill horovodrun (`kill -9` or SIGTERM): the workers save and end, the folder's lock is free, nothing keeps running."""
         row, folder = Row("horovodrun killed, 2 workers"), self.folder / "launcher"
         for i in range(count):
-            run, begin = self.run(folder, "--resume", "auto", workers=2), []
+            run, begin = self.run(folder, "--resume", "auto", workers=2, horovodrun=True), []
             assert run.wait_until(lambda: run.step and (begin or begin.append(run.step) or True) and run.step >= begin[0] + 5)  # noqa: B023
             workers, step = run.workers(), run.step
             assert len(workers) == 2

@@ -16,6 +16,8 @@ import numpy as np
 
 from tests.children import dispositions
 from tests.cli.runs import write_dataset as small_dataset
+from tests.distributed.launching import MPI
+from tests.left_out import starts
 from utils.checkpoint.folder import complete_steps
 from utils.checkpoint.reading import Checkpoint
 from utils.distributed import World
@@ -57,7 +59,8 @@ class Victim:
     Args:
         folder: working folder of the run, also for the log.
         flags: flags of dlrm.py.
-        workers: the number of workers; horovodrun starts more than one.
+        workers: the number of workers.
+        horovodrun: start several workers with horovodrun, as users do; it imports TensorFlow first, which takes as long as a worker's start.
         around: words of a command that runs the command, such as nohup.
         log: the flag for the log; by default the log is log.json in the folder.
         command: a whole command, which replaces the other arguments.
@@ -76,10 +79,14 @@ class Victim:
             victim.close()
         cls.started.clear()
 
-    def __init__(self, folder: Path, *flags, workers: int = 1, around: tuple = (), log: tuple = (), command: list | None = None):
+    def __init__(
+        self, folder: Path, *flags, workers: int = 1, horovodrun: bool = False, around: tuple = (), log: tuple = (), command: list | None = None
+    ):
         python = [sys.executable, "-u", ROOT / "dlrm.py", *flags, *(log or ("--log_path", folder / "log.json"))]
-        launcher = ["horovodrun", "-np", workers, "-H", f"localhost:{workers}", "--mpi-args=--oversubscribe"] if workers > 1 else []
+        start = ["horovodrun", "--mpi-args=--oversubscribe"] if horovodrun else MPI.split()
+        launcher = [*start, "-np", workers, "-H", f"localhost:{workers}"] if workers > 1 else []
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        starts("runs that are disturbed")
         environment = os.environ | {"PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
         command = list(map(str, command or (*around, *launcher, *python)))
         pipe = subprocess.PIPE

@@ -131,7 +131,7 @@ bool HasTiles() { return false; }
 void UseTiles(int) {}
 void Interact(int64_t, int, int, const uint16_t*, const uint16_t*, uint16_t*) {}
 void InteractGradient(int64_t, int, int, const uint16_t*, const uint16_t*, const uint16_t*, uint16_t*, uint16_t*) {}
-void Multiply(bool, int64_t, int64_t, int64_t, const void*, const float*, bool, const float*, bool, void*) {}
+void Multiply(bool, bool, int64_t, int64_t, int64_t, const void*, const float*, bool, const float*, bool, void*) {}
 void SumProducts(bool, int64_t, int64_t, int64_t, int64_t, const void*, const void*, float*) {}
 
 }  // namespace emulated

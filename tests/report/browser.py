@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.left_out import starts
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PATIENCE_S = 60.0
 
@@ -37,6 +39,7 @@ class Page:
     """
 
     def __init__(self, profile: Path, width: int = 1600, height: int = 1000, dark: bool = False):
+        starts("a browser")
         self.errors: list[str] = []
         self.requests: list[str] = []
         to_browser, self._write = os.pipe()

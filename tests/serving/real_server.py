@@ -12,7 +12,7 @@ import psutil
 from serving.server import Server, ServerConfig
 from serving.stub_environment import numpy_folder
 from serving.triton_install import server_folder
-from tests.left_out import left_out
+from tests.left_out import left_out, starts
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # as in serving/connection.py, whichever of both imports gRPC first
 
@@ -21,6 +21,7 @@ PORTS = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=2, r
 
 def needed() -> None:
     """Skip the test where the server or its clients are not installed; fail it in continuous integration."""
+    starts("a server")
     packages("tritonclient.grpc", "tritonclient.http")
     for folder in (server_folder(), numpy_folder()):
         if not folder.is_dir():

@@ -13,17 +13,12 @@ from preproc.shared.engine_flags import SparkSettings
 from preproc.spark import engine as spark_engine
 from preproc.spark import session as spark_session
 
-__all__ = ["JAVA", "LOCAL", "QUICK", "Cluster", "Sessions", "cluster", "needs_spark", "tree"]
+__all__ = ["JAVA", "LOCAL", "QUICK", "Cluster", "Sessions", "cluster", "needs_spark"]
 # These runs are short: Java compiles quickly instead of well, and queries are not compiled at all.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _CONF = (f"spark.driver.extraJavaOptions={JAVA}", "spark.sql.codegen.wholeStage=false", "spark.sql.adaptive.enabled=false")
 QUICK = tuple(word for setting in _CONF for word in ("--spark_conf", setting))
 LOCAL = ("--engine", "spark", "--spark_master", "local[2]", *QUICK)
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    """Return the content of every file by its path: the data that `diff -rq` compares."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 class Sessions:
@@ -64,4 +59,4 @@ def spark_missing() -> str | None:
     return None if shutil.which("java") or "JAVA_HOME" in os.environ else "there is no Java (scripts/install --spark)"
 
 
-needs_spark = pytest.mark.skipif(spark_missing() is not None, reason=str(spark_missing()))
+needs_spark = pytest.mark.usefixtures("spark_installed")
