@@ -1,5 +1,6 @@
-"""Combinations of what a model can be trained with: their flags, an array of combinations that has every pair of values, and the datasets."""
+"""Combinations of what a model can be trained with: their flags, an array of combinations that has the pairs of values, and the datasets."""
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ MODELS = {
     "finalmlp": {"interaction": "finalmlp", "stream1_dims": "8,6", "stream2_dims": "4", "gate_dims": "5", "num_heads": 2},
     "wide_and_deep": {"interaction": "wide_and_deep", "top_mlp_dims": "8,1", "linear_learning_rate": 0.1},
 }
+LINEAR = {"cat", "deepfm", "wide_and_deep"}  # the models with a linear part, which has an optimizer of its own
 GATES = {False: {"gate1_features": "a", "gate2_features": "b,c"}, True: {"gate1_features": "user", "gate2_features": "tags,bought"}}
 OPTIMIZERS = {  # with learning rates at which the weights visibly move in a few steps
     "sgd": {"momentum": 0.9, "learning_rate": 0.5},
@@ -50,13 +52,13 @@ STEPS_ONLY = {"decay_start_step": 6, "decay_steps": 20, "evals_per_epoch": 2}
 SCHEDULES = {False: STEPS_ONLY, True: {"lr_schedule": "plateau", "plateau_factor": 0.5, "test_freq": EVERY}}
 VALUES = (tuple(MODELS), tuple(OPTIMIZERS), tuple(PRECISIONS), tuple(TABLES), *[(True, False)] * 5)
 
-BATCH, EPOCHS, STEPS = 64, 3, 15  # the last batch of an epoch has 20 rows: of its 8 slices, 5 have no real sample and one is half padding
+BATCH, EPOCHS, STEPS = 64, 3, 15  # the last batch of an epoch has 20 rows: of its 4 slices, 2 have no real sample and one is mostly padding
 ROWS = {"train": 4 * BATCH + 20, "valid": 200, "test": 200}
 COMMON = {
     "cpu": True,
     "batch_size": BATCH,
     "valid_batch_size": 200,
-    "gradient_slices": 8,
+    "gradient_slices": 4,
     "embedding_dim": 4,
     "epochs": EPOCHS,
     "warmup_steps": 2,
@@ -109,22 +111,31 @@ def pairs(values: Iterable[Any]) -> set[tuple[int, Any, int, Any]]:
     return {(first, one, second, other) for (first, one), (second, other) in numbered}
 
 
-def covering() -> list[Combination]:
-    """Return combinations that have every pair of values, and every model with batch normalisation in float32.
+def _kinds(values: Combination) -> set[tuple]:
+    """Return what a row of the array proves: its pairs of values but for the model with the optimizer, of which the linear part has an own one."""
+    found = {pair for pair in pairs(values) if (pair[0], pair[2]) != (0, 1)}
+    return found | {("linear", values.model in LINEAR, values.optimizer)}
 
-    There is one for each pair of a model and an optimizer, which is the least possible number. The other values of each are those that bring most
-    pairs that the ones before lack, then those whose pairs are rarest so far.
+
+@functools.cache
+def covering() -> tuple[Combination, ...]:
+    """Return combinations that have every pair of values but for models with optimizers, and every model with batch normalisation in float32.
+
+    There is one for each pair of a model and a kind of tables, which is the least possible number. The other values of each are those that bring most
+    pairs that the ones before lack, then those whose pairs are rarest so far. Optimizers know weights by their groups only: each one occurs with and
+    without a linear part, whose group is its own.
     """
     seen: Counter = Counter()
     found = []
-    for (row, model), (column, optimizer) in itertools.product(enumerate(MODELS), enumerate(OPTIMIZERS)):
+    for (row, model), (column, tables) in itertools.product(enumerate(MODELS), enumerate(TABLES)):
+        normalised = (row + 2) % len(TABLES) == column
         fitting = [
-            one for one in ALL if one[:2] == (model, optimizer) and (row % len(OPTIMIZERS) != column or (one.batch_norm and one.precision == FLOAT32))
+            one for one in ALL if (one.model, one.tables) == (model, tables) and (not normalised or (one.batch_norm and one.precision == FLOAT32))
         ]
-        best = max(fitting, key=lambda one: (len(pairs(one) - seen.keys()), -sum(seen[pair] for pair in pairs(one))))
+        best = max(fitting, key=lambda one: (len(_kinds(one) - seen.keys()), -sum(seen[pair] ** 2 for pair in pairs(one))))
         found.append(best)
-        seen.update(pairs(best))
-    return found
+        seen.update(pairs(best) | _kinds(best))
+    return tuple(found)
 
 
 def features_of(lists: bool) -> tuple[Categorical, ...]:

@@ -10,7 +10,7 @@ from dataloading.feature_spec import FeatureSpec
 from dataloading.id_weights import ids_and_weights
 from dataloading.tf_raw import TfRawSplit
 from model.native_scorer import NativeScorer, native_scorer_library
-from tests.combinations.combined import ALL, FLOAT32, STEPS, VALUES, covering, features_of
+from tests.combinations.combined import ALL, FLOAT32, LINEAR, OPTIMIZERS, STEPS, VALUES, covering, features_of
 from tests.combinations.resumes import cut_of
 from utils.checkpoint.reading import Checkpoint
 
@@ -26,10 +26,12 @@ def named(numbers):
 
 
 def test_every_pair_of_values_occurs():
+    """All but the pairs of a model and an optimizer: optimizers occur with and without a linear part, which has a group of weights of its own."""
     for (first, some), (second, others) in itertools.combinations(enumerate(VALUES), 2):
-        for pair in itertools.product(some, others):
+        for pair in itertools.product(some, others) if (first, second) != (0, 1) else ():
             assert any((one[first], one[second]) == pair for one in ARRAY), (first, second, pair)
-    assert len(ALL) == 16128 and len(ARRAY) == 42
+    assert {(one.model in LINEAR, one.optimizer) for one in ARRAY} == set(itertools.product((True, False), OPTIMIZERS))
+    assert len(ALL) == 16128 and len(ARRAY) == 28 == len({(one.model, one.optimizer) for one in ARRAY})
     assert {one.model for one in ARRAY if one.batch_norm and one.precision == FLOAT32} == set(VALUES[0])
 
 

@@ -27,20 +27,20 @@ def norm_of(gradients):
     return math.sqrt(sum(float(np.sum(np.square(value))) for value in gradients.values()))
 
 
-@pytest.mark.parametrize("native", ["1", "0"])
-@pytest.mark.parametrize("limit", [0.05, 0.4, 100.0])
-@pytest.mark.parametrize(
-    ("flags", "terms"),
-    [
-        ((), {}),
-        (("--gradient_slices", "4", *(word for name, value in TERMS.items() for word in (f"--{name}", str(value)))), TERMS),
-        (WHOLE, {}),
-        (("--xla", "all", "--data_parallel_threshold", "100", *WHOLE), {}),
-    ],
-    ids=["plain", "regularised", "whole", "compiled"],
-)
-def test_clipped_steps_equal_the_slow_reference(monkeypatch, native, limit, flags, terms):
+KINDS = {
+    "plain": ((), {}),
+    "regularised": (("--gradient_slices", "4", *(word for name, value in TERMS.items() for word in (f"--{name}", str(value)))), TERMS),
+    "whole": (WHOLE, {}),
+    "compiled": (("--xla", "all", "--data_parallel_threshold", "100", *WHOLE), {}),
+}
+
+
+# Each kind with the C++ operations and without, and with limits far below the norm, next to it and above it.
+@pytest.mark.parametrize(("limit", "native"), [(0.05, "1"), (0.4, "0"), (100.0, "1")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_clipped_steps_equal_the_slow_reference(monkeypatch, native, limit, kind):
     monkeypatch.setenv("DLRM_NATIVE_OPS", native)
+    flags, terms = KINDS[kind]
     model, trainer = model_and_trainer(*flags, "--clip_norm", str(limit))
     for step in range(3):
         before, tensors = weights(model), batch(32, real=32 - step, seed=step)

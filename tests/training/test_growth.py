@@ -75,40 +75,24 @@ def test_old_samples_keep_their_scores(saved, rows, numerical):
 
 
 CROSS = ("--interaction", "cross", "--cross_layer_projection_dim", "3", "--num_cross_layers", "2")
-
-
 FULL = ("--interaction", "cross", "--cross_layer_projection_dim", "0", "--num_cross_layers", "2")
 PARALLEL, ALONE = (*FULL, "--structure", "parallel"), (*FULL, "--structure", "crossnet", "--top_mlp_dims", "1")
-
-
-FINALMLP = (
-    "--interaction",
-    "finalmlp",
-    "--stream1_dims",
-    "6",
-    "--stream2_dims",
-    "4",
-    "--num_heads",
-    "2",
-    "--gate_dims",
-    "3",
-    "--gate1_features",
-    "user",
-)
+STREAMS = ("--stream1_dims", "6", "--stream2_dims", "4", "--num_heads", "2", "--gate_dims", "3", "--gate1_features", "user")
+FINALMLP = ("--interaction", "finalmlp", *STREAMS)
 GROWING = {"cross": CROSS, "cat": ("--interaction", "cat"), "full": FULL, "parallel": PARALLEL, "crossnet": ALONE, "finalmlp": FINALMLP}
 
 
 @pytest.mark.parametrize("flags", GROWING.values(), ids=GROWING)
 def test_other_interactions_grow_and_new_weights_learn(tmp_path, flags):
-    old, trainer = model_and_trainer(*flags)
-    trainer.step(batch(16), 0, 0.1)
+    old, draw = model_and_trainer(*flags)[0], np.random.default_rng(1)
+    for weight in old.dense_weights().values():
+        weight.assign(weight + 0.1 * draw.normal(size=weight.shape))
     options = config(*flags).model
     model = {"interaction": flags[1], "structure": options.structure, "top_mlp_dims": list(options.top_mlp_dims), "gate_dims": [3]}
     about = {"features": ModelFeatures(ROWS, NUMERICAL).to_dict(), "model": model}
     save(tmp_path, 1, arrays(old), parts(old), about, World())
     rows, numerical = {"new": 4, "page": 3, "other": 6, "user": 9, "item": 5}, ("fresh", *NUMERICAL)
     new, _ = grown_model(Checkpoint(tmp_path), rows, numerical, *flags)
-    draw = np.random.default_rng(1)
     ids = {table.name: draw.integers(0, table.num_rows, 20) for table in TABLES}
     values = {name: draw.random(20) for name in NUMERICAL}
     np.testing.assert_allclose(scores(new, numerical, ids, values), scores(old, NUMERICAL, ids, values), rtol=1e-5, atol=1e-6)

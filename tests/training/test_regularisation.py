@@ -49,7 +49,7 @@ def test_dropout_drops_its_share_of_units_and_keeps_the_mean(rate):
     assert np.unique(values[values != 0]) == np.float32(1 / (1 - rate))
 
 
-@pytest.mark.parametrize("flags", [(), ("--xla", "all"), ("--gradient_slices", "4"), ("--gradient_slices", "4", "--xla", "all")], ids=" ".join)
+@pytest.mark.parametrize("flags", [(), ("--gradient_slices", "4"), ("--gradient_slices", "4", "--xla", "all")], ids=" ".join)
 def test_steps_equal_the_slow_reference(flags):
     model, trainer = model_and_trainer("--dropout", "0.3", "--embedding_l2", "0.2", "--mlp_l2", "0.1", "--seed", str(SEED), *flags)
     dropout, expected = Dropout(0.3, SEED), weights(model)
