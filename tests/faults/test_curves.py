@@ -9,6 +9,7 @@ import pytest
 from victim import Victim, differing
 
 from tests.cli.runs import write_dataset
+from tests.distributed.resident import do_in_turn
 
 KILLS, STEPS, EVERY = 10, 96, 5
 MODEL = ("--cpu", "--embedding_dim", "8", "--bottom_mlp_dims", "8", "--top_mlp_dims", "8,1", "--gradient_slices", "2")
@@ -71,9 +72,10 @@ def last_step(path: Path) -> int:
     return max((entry["step"][1] for entry in entries(path) if isinstance(entry["step"], list) and "loss" in entry["data"]), default=0)
 
 
-def started(folder: Path, name: str, dataset: Path, workers: int, more: tuple[str, ...] = ()) -> Victim:
-    flags = ("--dataset_path", dataset, "--save_checkpoint_path", folder / name, "--checkpoint_every_steps", EVERY, "--resume", "auto")
-    return Victim(folder, *flags, *RUN, *more, workers=workers, log=("--log_path", folder / f"{name}.json"))
+def flags(folder: Path, name: str, dataset: Path, more: tuple[str, ...]) -> tuple:
+    """Return the flags of a run whose checkpoints are in FOLDER/NAME."""
+    saved = ("--save_checkpoint_path", folder / name, "--checkpoint_every_steps", EVERY, "--resume", "auto")
+    return ("--dataset_path", dataset, *saved, *RUN, *more)
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +86,8 @@ def unbroken(tmp_path_factory, dataset):
     def of(workers: int, more: tuple[str, ...] = ()) -> Path:
         name = f"{workers}{'half' if more else ''}"
         if name not in ended:
-            run = started(folder, name, dataset, workers, more)
-            assert run.end() == 0, run.err
+            run = do_in_turn(workers, [(*flags(folder, name, dataset, more), "--log_path", folder / f"{name}.json")])
+            assert run.code == 0, run.err
             ended[name] = folder / f"{name}.json"
         return ended[name]
 
@@ -99,7 +101,8 @@ def unbroken(tmp_path_factory, dataset):
 def test_killed_run_has_the_curves_and_weights_of_an_unbroken_one(tmp_path, dataset, unbroken, workers, more, kills):
     draw, expected, log, killed = random.Random(workers), curves(unbroken(workers, more)), tmp_path / "cut.json", 0
     while True:
-        run, begin = started(tmp_path, "cut", dataset, workers, more), last_step(log)
+        run = Victim(tmp_path, *flags(tmp_path, "cut", dataset, more), workers=workers, log=("--log_path", log))
+        begin = last_step(log)
         if killed == kills:
             assert run.end() == 0, run.err
             break

@@ -13,6 +13,7 @@ import pytest
 from victim import RUN, Victim, write_dataset
 
 import dlrm
+from tests.distributed.launching import in_process
 from utils.checkpoint.lock import Lock
 from utils.commands import run_command
 from utils.signals import StopRequest
@@ -135,8 +136,7 @@ def dataset(tmp_path_factory):
 @pytest.fixture(scope="module")
 def checkpoint(dataset, tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoint")
-    run = Victim(folder, "--dataset_path", dataset, "--save_checkpoint_path", folder / "c", "--checkpoint_every_steps", 8, *RUN)
-    assert run.end() == 0, run.err
+    in_process("--dataset_path", dataset, "--save_checkpoint_path", folder / "c", "--checkpoint_every_steps", 8, *RUN, "--log_path", "")
     return folder / "c"
 
 
