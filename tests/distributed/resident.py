@@ -122,7 +122,8 @@ class _Group:
         words = [sys.executable, "-u", __file__, "serve", str(folder)]
         if self._workers > 1:
             words = [*MPI.replace("--tag-output ", "").split(), "-np", str(self._workers), "-H", f"localhost:{self._workers}", *words]
-        variables = {name: value for name, value in environment(f"{FOLDER}={os.environ[FOLDER]}").items() if not name.startswith(_OF_MPI)}
+        variables = environment(f"{FOLDER}={os.environ[FOLDER]}")
+        variables = {name: value for name, value in variables.items() if not name.startswith((*_OF_MPI, "PYTEST_CURRENT_TEST"))}
         keep = [sys.executable, __file__, "keep", os.environ[CONTROLLER], str(folder), *words]
         none = subprocess.DEVNULL
         subprocess.run(keep, cwd=ROOT, env=variables, stdin=none, stdout=none, stderr=none, start_new_session=True, check=True)
@@ -200,7 +201,13 @@ def _serve(folder: Path) -> None:
             where = os.open(name, os.O_WRONLY | os.O_APPEND)
             os.dup2(where, descriptor)
             os.close(where)
+        # Where the campaign of mutants measures which lines each test executes. Nothing is saved at the end, as these processes are killed.
+        measured = sys.modules["coverage"].Coverage.current() if "coverage" in sys.modules else None
+        if measured:
+            measured.switch_context(os.environ.get("PYTEST_CURRENT_TEST", ""))
         code = _done(job)
+        if measured:
+            measured.save()
         sys.stdout.flush()
         sys.stderr.flush()
         if code and launch.size() > 1:
