@@ -2,9 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +14,9 @@ from benchmarks.workload import MLPERF_HOTNESS, hotness_of_tables
 from dataloading.feature_spec import FeatureSpec
 from preproc.criteo import command as criteo
 from tests.dataloading.make_data import small_spec, write_dataset
+from tests.helpers.commands import run, run_here
 from tests.preproc.spark.spark_cluster import needs_spark
 
-ROOT = Path(__file__).parents[2]
 NAMES = (
     "accuracy",
     "checkpoint",
@@ -47,13 +44,9 @@ NAMES = (
 )
 
 
-def run(name, *flags):
-    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *map(str, flags)], cwd=ROOT, capture_output=True, text=True, timeout=500)
-
-
-def quick(name, tmp_path, *flags):
-    """Run a benchmark with --quick; return its figures and what it printed."""
-    result = run(name, "--quick", "--json", tmp_path / "figures.json", *flags)
+def quick(name, tmp_path, *flags, how=run):
+    """Run a benchmark with --quick, in a process of its own where `how` is not `run_here`; return its figures and what it printed."""
+    result = how("-m", f"benchmarks.{name}", "--quick", "--json", tmp_path / "figures.json", *flags)
     assert result.returncode == 0, result.stdout + result.stderr
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert {"command", "time", "machine", "options"} <= set(figures)
@@ -290,7 +283,7 @@ def test_whole_run(tmp_path):
 
 
 def test_optimizers(tmp_path):
-    figures, printed = quick("optimizers", tmp_path)
+    figures, printed = quick("optimizers", tmp_path, how=run_here)
     assert list(figures["optimizers"]) == ["sgd", "adam", "ftrl"] and "of sgd" in printed
     assert all(sound(facts["samples_per_s"], facts["of_first"]) for facts in figures["optimizers"].values())
 
@@ -313,7 +306,7 @@ def test_large_turns(tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_help(name):
-    result = run(name, "--help")
+    result = run_here("-m", f"benchmarks.{name}", "--help")
     assert result.returncode == 0 and f"python -m benchmarks.{name}" in result.stdout and "--json" in result.stdout
 
 
@@ -349,6 +342,7 @@ def test_help(name):
     ],
 )
 def test_invalid_flags_are_one_line(name, flags, message):
-    result = run(name, *flags)
+    how = run if "--quick" in flags else run_here  # this one starts another process, whose pipes it leaves to its own end
+    result = how("-m", f"benchmarks.{name}", *flags)
     assert result.returncode == 1 and message in result.stderr
     assert "Traceback" not in result.stderr and len(result.stderr.splitlines()) == 1

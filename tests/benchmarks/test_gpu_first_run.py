@@ -1,7 +1,6 @@
 """Tests of scripts/gpu_first_run without a GPU: a dry run, and parts that fail, take too long or are never started."""
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from benchmarks.gpu.first_run import run
 from benchmarks.gpu.parts import DRY, Command, Sizes, parts
+from tests.helpers.commands import run as run_child
 from utils.cluster.launcher import Process
 from utils.dialects.command_line import parse
 
@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts/gpu_first_run"
 
 
 def first_run(folder, *arguments):
-    return subprocess.run([SCRIPT, *map(str, arguments)], cwd=folder, capture_output=True, text=True, check=False, timeout=600)
+    return run_child(*arguments, program=SCRIPT, cwd=folder, timeout=600)
 
 
 # One part of each group of parts that differ only by flags of dlrm.py.

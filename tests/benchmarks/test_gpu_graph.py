@@ -1,17 +1,14 @@
 """A step's graph on a GPU: every operation has a kernel, nothing large passes through host memory, few operations are launched."""
 
-import subprocess
-from pathlib import Path
-
 import pytest
 import tensorflow as tf
 
 from benchmarks.gpu.graph import cases, problems, traced
 from benchmarks.gpu.kernels import load
 from benchmarks.gpu.operations import findings
+from tests.helpers.commands import ROOT, run
 from utils.distributed import World
 
-ROOT = Path(__file__).parents[2]
 QUICK = (
     "sgd, float16",
     "scores, bfloat16",
@@ -36,7 +33,7 @@ def test_one_worker(monkeypatch, name):
 
 
 def test_two_workers():
-    result = subprocess.run([ROOT / "scripts/gpu_graph", *TWO], capture_output=True, text=True, check=False, timeout=300)
+    result = run(*TWO, program=ROOT / "scripts/gpu_graph")
     assert result.returncode == 0, result.stdout + result.stderr[-2000:]
     one, two = result.stdout.split("2 workers, ")
     assert "no problems were found" in one and "no problems were found" in two

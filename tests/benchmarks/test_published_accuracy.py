@@ -8,7 +8,6 @@ import gzip
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,11 +25,12 @@ from benchmarks.published.results import Key, Results, digest
 from benchmarks.published.settings import MODELS, PARTS, PEER, PENALTIES, REGRESSION, SPLITS
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
+from tests.children import child
+from tests.helpers.commands import run_here
 from utils.config.config import GROUPS
 from utils.config.flags import read_yaml
 from utils.errors import UserError
 
-ROOT = Path(__file__).parents[2]
 FRAPPE = os.environ.get("FRAPPE_DIR")
 needs_frappe = pytest.mark.skipif(not FRAPPE, reason="FRAPPE_DIR names no folder with train.csv.gz, valid.csv.gz and test.csv.gz of Frappe")
 COLUMNS = ("user", "item", "weather")
@@ -125,7 +125,7 @@ def test_a_dataset_is_made_once(drawn, tmp_path):
 
 def command(folder, recipes, results, *flags):
     words = ["--data", folder, "--models", "dcnv2", "--seeds", 3, "--only", "ours", REGRESSION, "--recipes", recipes, "--folder", results, *flags]
-    return [sys.executable, "-m", "benchmarks.published", *map(str, words)]
+    return ["-m", "benchmarks.published", *map(str, words)]
 
 
 def lines_of(results):
@@ -136,7 +136,7 @@ def lines_of(results):
 def test_a_campaign_that_is_cut_goes_on(tmp_path, recipes):
     folder, results = Path(FRAPPE) if FRAPPE else draw(tmp_path / "drawn"), tmp_path / "results"
     words = command(folder, recipes, results, "--max_rows", 250)
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with child([sys.executable, *words]) as process:
         while not lines_of(results) and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
@@ -144,7 +144,7 @@ def test_a_campaign_that_is_cut_goes_on(tmp_path, recipes):
     (first,) = lines_of(results)
     assert first["who"] == REGRESSION and process.returncode == 143 and "Traceback" not in errors
     for done in (1, 2):  # goes on; then has nothing left to do
-        ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        ended = run_here(*words)
         assert ended.returncode == 0, ended.stderr
         assert [line["who"] for line in lines_of(results)] == [REGRESSION, "ours"] and lines_of(results)[0] == first
         assert ended.stdout.count("(done before)") == done

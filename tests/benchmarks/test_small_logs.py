@@ -1,22 +1,17 @@
 """The recipe for small logs, its benchmark, and the peers that it is compared with."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from benchmarks.children import ROOT
 from benchmarks.drawn_logs import KINDS, LABEL, TIME, write_log
 from benchmarks.small_peers import AllRows, Rows, auc, logistic_regression, matrix_factorisation, read_rows
+from preproc.table import command as table
+from tests.helpers.commands import run, run_here
 
 WITHIN = 0.003  # the allowed distance below the better peer
 FEW = 10_000
-
-
-def run(*words):
-    return subprocess.run([sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
 
 
 def converted(folder, kind, seed, rows) -> AllRows:
@@ -24,8 +19,7 @@ def converted(folder, kind, seed, rows) -> AllRows:
     columns = write_log(folder / "log.csv", kind, seed, rows)
     split = ("--split_by", TIME, "--valid_fraction", 0.1, "--test_fraction", 0.2, "--ignore", TIME)
     words = ("--train", folder / "log.csv", "--label", LABEL, "--categorical", ",".join(columns), *split, "--dst", folder / "data")
-    ended = run("-m", "preproc.table", *words)
-    assert ended.returncode == 0, ended.stderr
+    assert table.main([*map(str, words)]) == 0
     return read_rows(folder / "data")
 
 
@@ -34,7 +28,7 @@ def test_recipe_is_not_behind_logistic_regression_on_a_small_log(tmp_path):
     rows = converted(tmp_path, "few_crosses", 5, FEW)
     assert sum(len(one.labels) for one in rows.splits.values()) == FEW
     flags = ("--dataset_path", tmp_path / "data", "--save_checkpoint_path", tmp_path / "model", "--log_path", tmp_path / "log.json", "--cpu")
-    ended = run("dlrm.py", "--config", "recipes/small.yaml", *flags)
+    ended = run_here("dlrm.py", "--config", "recipes/small.yaml", *flags)
     assert ended.returncode == 0, ended.stderr
     assert "no effect" not in ended.stderr
     last = json.loads((tmp_path / "log.json").read_text().splitlines()[-1].partition(" ")[2])
@@ -109,5 +103,5 @@ def test_benchmark(tmp_path):
     ],
 )
 def test_invalid_flags_are_one_line(flags, message):
-    ended = run("-m", "benchmarks.small_logs", *flags)
+    ended = run_here("-m", "benchmarks.small_logs", *flags)
     assert ended.returncode != 0 and message in ended.stderr and "Traceback" not in ended.stderr

@@ -1,11 +1,13 @@
-"""docs/moving.md: every command in its tables that a CPU can run is run as it stands there, with further flags that make it small."""
+"""docs/moving.md: every command in its tables that a CPU can run is run as it stands there, with further flags that make it small.
+
+Those of one Python process run here, where TensorFlow is loaded already.
+"""
 
 import json
 import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.commands import run, run_here
 from tests.moving import data
 from tests.moving.tables import ROOT, rows
 
@@ -96,7 +99,7 @@ def trained_current(folder: Path) -> Path:
 
 def _run_main(folder: Path, dataset: Path, flags: str) -> Path:
     flags = flags.replace("RESULTS", str(folder.with_name("results"))).replace("CHECKPOINT", str(folder)).replace("TFRECORDS", str(dataset))
-    done = subprocess.run([sys.executable, ROOT / "main.py", *flags.split()], capture_output=True, text=True, timeout=300)
+    done = run_here(ROOT / "main.py", *flags.split(), cwd=folder.parent)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -105,7 +108,7 @@ def trained(folder: Path) -> Path:
     """Train a small model on the dataset of `data.write_raw`."""
     raw = data.write_raw(folder.with_name("raw-of-checkpoint"))
     flags = f"--dataset_path {raw} {SIZES} --save_checkpoint_path {folder}".replace("LOG", os.devnull)
-    done = subprocess.run([sys.executable, ROOT / "dlrm.py", *flags.split()], capture_output=True, text=True, timeout=300)
+    done = run_here(ROOT / "dlrm.py", *flags.split(), cwd=folder.parent)
     assert done.returncode == 0, done.stderr
     shutil.rmtree(raw)
     return folder
@@ -282,6 +285,13 @@ def program(tmp_path):
     return folder
 
 
+def in_a_shell(words, folder):
+    """Run a command in a child process, with the programs of this Python on the path."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return run(*words[1:], program=words[0], cwd=folder, env=environment)
+
+
 @pytest.mark.parametrize(
     "there", CASES, ids=lambda there: f"{ROWS[there].system.split()[-1]}: {' '.join(there.split()[1:])}"[:90] if there in ROWS else there
 )
@@ -293,12 +303,8 @@ def test_command_works(there, tmp_path, written, program):
             written(case.given[place], path)
     names = re.compile(rf"\b({'|'.join(PLACES)})\b")
     words = [names.sub(lambda found: str(tmp_path / found[0].lower()), word) for word in shlex.split(f"{command} {case.flags}")]
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-    done = subprocess.run(words, cwd=program, env=environment, capture_output=True, text=True, timeout=300)
+    alone = words[0] == "python" and "unique_interleaved" not in words  # this process stays on all its processors
+    done = run_here(*words[1:], cwd=program) if alone else in_a_shell(words, program)
     said = done.stdout + done.stderr
     assert done.returncode == case.code and "Traceback" not in said, said[-2000:]
     for text in case.says:
