@@ -98,12 +98,27 @@ def test_gradients_equal_tensorflows(slices):
 
 CROSS = ("--interaction", "cross", "--num_cross_layers", "2", "--cross_layer_projection_dim", "3")
 FULL = ("--interaction", "cross", "--num_cross_layers", "2", "--cross_layer_projection_dim", "0")
-STRUCTURES = [(*FULL, "--structure", "parallel"), (*CROSS, "--structure", "parallel", "--top_mlp_dims", "6,5,1")]
-STRUCTURES += [FULL, (*FULL, "--structure", "crossnet", "--top_mlp_dims", "1")]
+STRUCTURES = [
+    (*FULL, "--structure", "parallel"),
+    (*CROSS, "--structure", "parallel", "--top_mlp_dims", "6,5,1"),
+    FULL,
+    (*FULL, "--structure", "crossnet", "--top_mlp_dims", "1"),
+]
 
 
-@pytest.mark.parametrize("interaction", [CROSS, *STRUCTURES, ("--interaction", "cat"), (*CROSS, "--bottom_mlp_dims", "6,3")], ids=" ".join)
-@pytest.mark.parametrize("flags", [(), ("--xla", "all"), ("--gradient_slices", "4"), ("--gradient_slices", "4", "--xla", "all")], ids=" ".join)
+CAT, NARROW = ("--interaction", "cat"), (*CROSS, "--bottom_mlp_dims", "6,3")
+INTERACTIONS = (CROSS, *STRUCTURES, CAT, NARROW)
+SLICES, XLA = ("--gradient_slices", "4"), ("--xla", "all")
+CASES = [
+    *((interaction, ()) for interaction in INTERACTIONS),
+    *((interaction, SLICES) for interaction in (CROSS, *STRUCTURES[:2], CAT)),
+    *((interaction, XLA) for interaction in (CROSS, STRUCTURES[1])),
+    *((interaction, (*SLICES, *XLA)) for interaction in (STRUCTURES[0], STRUCTURES[3], CAT)),
+]
+
+
+# Cross layers of low and of full rank, alone, beside and below an MLP: all of them as they are, and each kind of layer in slices and compiled.
+@pytest.mark.parametrize(("interaction", "flags"), CASES, ids=" ".join)
 def test_steps_of_a_model_equal_the_slow_reference(interaction, flags):
     model, trainer = model_and_trainer(*interaction, *flags)
     expected = weights(model)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from model.build import build_model
 from model.embedding.placement import single
 from model.native_scorer import native_scorer_library
-from tests.model.test_fm import BATCH, NUM_NUMERICAL, STEPS, Plain, batch, built, configured, rows_of_step, weights
+from tests.model.test_fm import BATCH, NUM_NUMERICAL, Plain, batch, built, configured, rows_of_step, trained_beside, weights
 from training.native_evaluator import NativeEvaluator
 from utils.distributed import World
 from utils.errors import UserError
@@ -64,16 +64,9 @@ def test_forward_pass_equals_the_plain_model(kind, num_numerical):
     assert np.ptp(expected) > 0.1
 
 
-@pytest.mark.parametrize("slices", ["1", "4"])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(("kind", "slices"), [("two gates", ("1", "4")), ("one gate", ("4",)), ("no gate", ("1",)), ("one head", ("4",))])
 def test_50_steps_equal_keras_optimizers(kind, slices):
-    model, trainer = built(*flags_of(kind), "--gradient_slices", slices)
-    plain = PlainFinalMlp(weights(model), kind)
-    for step in range(STEPS):
-        found = float(trainer.step(batch(step), step, trainer.learning_rates(step)))
-        assert found == pytest.approx(plain.step(*rows_of_step(step)), rel=5e-5)
-    for name, value in weights(model).items():
-        np.testing.assert_allclose(value, plain.of(name).numpy(), rtol=1e-3, atol=5e-5, err_msg=name)
+    trained_beside(lambda start: PlainFinalMlp(start, kind), flags_of(kind), slices, rel=5e-5, rtol=1e-3, atol=5e-5)
 
 
 @pytest.mark.parametrize("slices", ["1", "4"])

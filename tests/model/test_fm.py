@@ -70,7 +70,7 @@ class Plain:
     """
 
     def __init__(self, values, kind):
-        self.kind = kind
+        self.kind, self._traced = kind, tf.function(self._step, autograph=False)
         self.variables = {name: keras.Variable(value) for name, value in values.items()}
         linear = [name for name in self.variables if "wide" in name]
         self.groups = [(linear, keras.optimizers.Adagrad(LINEAR_RATE))]
@@ -128,14 +128,17 @@ class Plain:
         return logits[:, 0]
 
     def step(self, numerical, ids, labels):
+        return float(self._traced(tf.constant(numerical), tf.constant(ids), tf.constant(labels, tf.float32)))
+
+    def _step(self, numerical, ids, labels):
         with tf.GradientTape() as tape:
             logits = self.logits(numerical, ids)
-            loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels.astype(np.float32), logits=logits))
+            loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
         names = list(self.variables)
         found = dict(zip(names, tape.gradient(loss, [self.of(name) for name in names]), strict=True))
         for some, optimizer in self.groups:
             optimizer.apply([tf.convert_to_tensor(found[name]) for name in some], [self.variables[name] for name in some])
-        return float(loss)
+        return loss
 
 
 def distinct_start(model):
@@ -160,24 +163,39 @@ def test_forward_pass_equals_the_plain_model(kind, num_numerical):
     assert np.ptp(expected) > 1
 
 
-@pytest.mark.parametrize("slices", ["1", "4"])
-@pytest.mark.parametrize("kind", MODELS)
+def trained_beside(plain_of, flags, slices=("1", "4"), num_numerical=NUM_NUMERICAL, steps=STEPS, rel=2e-5, **tolerance):
+    """Train models in slices, and a plain one of the same start; compare losses and weights; return the last model and the plain one.
+
+    Args:
+        plain_of: a function of the weights at the start that returns a `Plain`.
+        flags: the flags of the models.
+        slices: numbers of slices.
+        num_numerical: M.
+        steps: the number of steps.
+        rel: the tolerance of losses.
+        tolerance: that of weights.
+    """
+    models = {count: built(*flags, "--gradient_slices", count, num_numerical=num_numerical) for count in slices}
+    plain = plain_of(weights(models[slices[0]][0]))
+    for step in range(steps):
+        expected = plain.step(*rows_of_step(step, num_numerical))
+        for count, (_, trainer) in models.items():
+            found = float(trainer.step(batch(step, num_numerical), step, trainer.learning_rates(step)))
+            assert found == pytest.approx(expected, rel=rel), f"{count} slices, step {step}"
+    for count, (model, _) in models.items():
+        for name, value in weights(model).items():
+            np.testing.assert_allclose(value, plain.of(name).numpy(), **{"rtol": 1e-4, "atol": 2e-5} | tolerance, err_msg=f"{count} slices, {name}")
+    return model, plain
+
+
+# Dots, concatenation and cross layers without the linear part are trained whole and in slices in test_cross.py.
+@pytest.mark.parametrize(("kind", "slices"), [("fm", ("1", "4")), ("deepfm", ("1", "4")), ("dot", ("1", "4")), ("cat", ("4",)), ("cross", ("4",))])
 def test_50_steps_equal_keras_optimizers(kind, slices):
-    model, trainer = built(*MODELS[kind], "--gradient_slices", slices)
-    plain = Plain(weights(model), kind)
-    for step in range(STEPS):
-        found = float(trainer.step(batch(step), step, trainer.learning_rates(step)))
-        assert found == pytest.approx(plain.step(*rows_of_step(step)), rel=2e-5)
-    for name, value in weights(model).items():
-        np.testing.assert_allclose(value, plain.of(name).numpy(), rtol=1e-4, atol=2e-5, err_msg=name)
+    trained_beside(lambda start: Plain(start, kind), MODELS[kind], slices)
 
 
 def test_fm_without_numericals_trains_its_intercept():
-    model, trainer = built(*FM, num_numerical=0)
-    plain = Plain(weights(model), "fm")
-    for step in range(10):
-        found = float(trainer.step(batch(step, 0), step, trainer.learning_rates(step)))
-        assert found == pytest.approx(plain.step(*rows_of_step(step, 0)), rel=2e-5)
+    model, _ = trained_beside(lambda start: Plain(start, "fm"), FM, ("1",), 0, steps=10)
     assert abs(weights(model)["dense/wide/bias"][0]) > 1e-3
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from model.build import build_model
 from model.embedding.placement import single
 from model.native_scorer import native_scorer_library
-from tests.model.test_fm import NUM_NUMERICAL, RATE, STEPS, Plain, batch, built, configured, rows_of_step, weights
+from tests.model.test_fm import NUM_NUMERICAL, RATE, STEPS, Plain, configured, rows_of_step, trained_beside, weights
 from training.native_evaluator import NativeEvaluator
 from utils.distributed import World
 
@@ -29,17 +29,13 @@ class PlainRegression(Plain):
 
 
 @pytest.mark.parametrize("num_numerical", [NUM_NUMERICAL, 0])
-@pytest.mark.parametrize("slices", ["1", "4"])
-def test_50_steps_equal_keras_and_the_scorer_has_the_logits(slices, num_numerical):
-    model, trainer = built(*FLAGS, "--gradient_slices", slices, num_numerical=num_numerical)
-    assert not any(value.any() for value in weights(model).values())
-    plain = PlainRegression(weights(model))
-    for step in range(STEPS):
-        found = float(trainer.step(batch(step, num_numerical), step, trainer.learning_rates(step)))
-        assert found == pytest.approx(plain.step(*rows_of_step(step, num_numerical)), rel=2e-5)
-    for name, value in weights(model).items():
-        np.testing.assert_allclose(value, plain.of(name).numpy(), rtol=1e-4, atol=2e-5, err_msg=name)
-        assert value.any()
+def test_50_steps_equal_keras_and_the_scorer_has_the_logits(num_numerical):
+    def plain_of(start):
+        assert not any(value.any() for value in start.values())
+        return PlainRegression(start)
+
+    model, plain = trained_beside(plain_of, FLAGS, num_numerical=num_numerical)
+    assert all(value.any() for value in weights(model).values())
     numerical, ids, _ = rows_of_step(STEPS, num_numerical)
     expected = model((numerical, ids.T)).numpy()
     np.testing.assert_allclose(expected, plain.logits(numerical, ids).numpy(), rtol=1e-4, atol=1e-4)

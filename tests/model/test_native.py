@@ -1,10 +1,6 @@
 """Tests of the C++ operations against TensorFlow's, bit by bit."""
 
 import ctypes
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +9,7 @@ import tensorflow as tf
 from model.embedding.row_squares import node_sum
 from model.embedding.table_memory import new_table
 from model.embedding.touched_rows import TouchedRows, sum_repeated
-from model.native import Lookup, RowRule, library_path
+from model.native import Lookup, RowRule
 from tests.model.native_library import built_operations
 from training.optimizers.adagrad import Adagrad, RowwiseAdagrad
 from training.optimizers.adam import Adam
@@ -22,7 +18,6 @@ from training.optimizers.rmsprop import Rmsprop
 from training.optimizers.sgd import Momentum, Sgd
 from utils.initial_rows import ConstantRows
 
-ROOT = Path(__file__).parents[2]
 OPTIMIZERS = {
     "sgd": lambda width: Sgd(),
     "momentum": lambda width: Momentum(0.9),
@@ -137,16 +132,18 @@ def check(native, name, tables, batch, dtype="float32", loss_scale=1.0, parts=1)
 SHAPES = {
     "one sample": ([(5, 16, "uniform"), (1, 16, "one")], 1),
     "few rows": ([(1, 128, "one"), (2, 128, "uniform"), (40, 128, "uniform")], 64),
-    "odd widths": ([(50, 1, "uniform"), (60, 3, "uniform"), (70, 17, "power law"), (80, 37, "heavy"), (9, 300, "uniform")], 96),
-    "hashed": ([(100_000, 128, "uniform"), (100_000, 64, "power law"), (100_000, 32, "heavy")], 2048),
+    "odd widths": ([(50, 1, "uniform"), (60, 3, "uniform"), (70, 17, "power law"), (80, 37, "heavy"), (9, 300, "uniform"), (40, 64, "one")], 96),
     "direct": ([(3000, 128, "uniform"), (3000, 128, "power law"), (3000, 128, "heavy")], 2048),
-    "one large table": ([(200_000, 128, "heavy")], 8192),
-    "only one id": ([(200_000, 128, "one")], 8192),
+    # Whether ids are hashed, and how they are cut, follows from the numbers of rows and of ids, not from the width.
+    "hashed": ([(100_000, 16, "uniform"), (100_000, 24, "power law"), (100_000, 32, "heavy")], 2048),
+    "one large table": ([(200_000, 16, "heavy")], 8192),
+    "only one id": ([(200_000, 16, "one")], 8192),
 }
+LARGE = ("hashed", "one large table", "only one id")
+CASES = [(shape, name) for shape in SHAPES for name in OPTIMIZERS if shape not in LARGE or name in ("sgd", "rowwise_adagrad", "adam", "rmsprop")]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "name"), CASES)
 def test_update_has_the_same_bits_as_tensorflow(native, name, shape):
     check(native, name, *SHAPES[shape])
 
@@ -290,49 +287,3 @@ def test_the_shape_of_a_lookup_is_known_in_a_graph(native):
         return vectors
 
     look_up(tf.zeros([1, 3], tf.int32))
-
-
-UPDATE = """
-import sys
-from utils.runtime import prepare_tensorflow
-prepare_tensorflow()
-import numpy as np
-import tensorflow as tf
-tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
-sys.path.insert(0, "tests/model")
-import test_native as cases
-optimizer = cases.Adam(0.9, 0.999)
-pieces = [cases.Piece(optimizer, 3000, 128, 0, 0), cases.Piece(optimizer, 5, 40, 1, 128)]
-ids = np.stack([cases.draw_ids("heavy", 3000, 8192), cases.draw_ids("power law", 5, 8192)]).astype(np.int32)
-values = cases.by_native(cases.built_operations(), optimizer, pieces, ids, cases.gradients_of([8192, 168]), 1.0)
-np.savez(sys.argv[2], *values)
-"""
-
-
-def assert_threads_change_no_bit(code, folder):
-    """Run code with 1, 2 and 5 threads and compare the arrays it writes; its arguments are the number of threads and the file for the arrays."""
-    results = []
-    for threads in (1, 2, 5):
-        out = folder / f"{threads}.npz"
-        subprocess.run([sys.executable, "-c", code, str(threads), str(out)], cwd=ROOT, check=True, timeout=300)
-        with np.load(out) as values:
-            results.append([values[name] for name in values.files])
-    assert_same_bits(results[1], results[0])
-    assert_same_bits(results[2], results[0])
-
-
-def test_the_number_of_threads_changes_no_bit(native, tmp_path):
-    assert_threads_change_no_bit(UPDATE, tmp_path)
-
-
-def test_environment_variable_switches_the_operations_off():
-    code = "from model.native import native_operations; print(native_operations())"
-    environment = {**os.environ, "DLRM_NATIVE_OPS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-    assert result.stdout == "None\n", result.stderr
-
-
-def test_another_architecture_has_a_library_of_its_own(monkeypatch):
-    here = library_path()
-    monkeypatch.setenv("DLRM_OPS_ARCH", "x86-64-v2")
-    assert library_path() != here

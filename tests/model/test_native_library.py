@@ -52,7 +52,7 @@ def test_tiles_are_switched_off_by_the_environment(operations, afresh, monkeypat
 
 def test_key_and_description_without_the_operations(operations, afresh, monkeypatch):
     monkeypatch.setenv("DLRM_NATIVE_OPS", "0")
-    assert operations_description() == operations_key() == "TensorFlow's operations"
+    assert native_operations() is None and operations_description() == operations_key() == "TensorFlow's operations"
     assert operations_key() != operations.key
 
 

@@ -1,19 +1,23 @@
 """Tests of the C++ operations with several ids per sample and shared tables, bit by bit against loops over single rows."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_native import OPTIMIZERS, RATE, arithmetic, assert_same_bits, assert_threads_change_no_bit, draw_ids, gradients_of, scalars_of
+from test_native import OPTIMIZERS, RATE, Piece, arithmetic, assert_same_bits, by_native, draw_ids, gradients_of, scalars_of
 
 from model.embedding.row_squares import node_sum
 from model.embedding.touched_rows import TouchedRows
 from model.native import Lookup
 from tests.model.native_library import built_operations
+from training.optimizers.adam import Adam
 
-NONE = -1
+NONE, ROOT = -1, Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -182,14 +186,20 @@ def check_update(native, name: str, case: Case, dtype: str = "float32", loss_sca
             assert_same_bits([variable.numpy() for variable in (table, *own)], [variable.numpy() for variable in expected])
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("case", [name for name in CASES if CASES[name].batch <= 512])
+# Rules are given the summed gradients of a row, so all cases take a rule without slots and one that needs squares, and four cases all rules.
+OF_ALL_RULES = ("beside single ids", "every width", "weights beside none", "a hundred ids")
+SMALL = [(case, name) for case in CASES if CASES[case].batch <= 512 for name in (OPTIMIZERS if case in OF_ALL_RULES else ("sgd", "rowwise_adagrad"))]
+
+
+@pytest.mark.parametrize(("case", "name"), SMALL)
 def test_an_update_sums_by_feature_then_id_then_sample(native, name, case):
     check_update(native, name, CASES[case])
 
 
-@pytest.mark.parametrize("name", ["sgd", "rowwise_adagrad"])
-@pytest.mark.parametrize("case", [name for name in CASES if CASES[name].batch > 512])
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [*((case, "sgd") for case in CASES if CASES[case].batch > 512), ("a hundred of a power law", "rowwise_adagrad"), ("heavy", "rowwise_adagrad")],
+)
 def test_an_update_of_many_ids(native, name, case):
     check_update(native, name, CASES[case])
 
@@ -241,7 +251,7 @@ def test_absent_id_is_out_of_range_with_hotness_1(native):
             native.update(arithmetic(OPTIMIZERS["sgd"](16)), [table], [], ids, lookups, [tf.ones([2, 32])], [0, 16][: len(lookups)], 1.0)
 
 
-UPDATE = """
+WITH_THREADS = """
 import sys
 from utils.runtime import prepare_tensorflow
 prepare_tensorflow()
@@ -250,17 +260,31 @@ import tensorflow as tf
 tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
 sys.path.insert(0, "tests/model")
 import test_native_pooling as cases
-native, out = cases.built_operations(), []
-for name in ("a hundred of a power law", "a hundred weights of a power law", "heavy"):
-    case = cases.CASES[name]._replace(batch=4096)
-    tables, ids = [tf.Variable(values) for values in case.weights()], tf.constant(case.ids())
-    out.append(native.look_up(tables, ids, case.lookups, tf.float32).numpy())
-    gradients = cases.gradients_of([case.batch, case.columns[-1]])
-    native.update(cases.arithmetic(cases.OPTIMIZERS["sgd"](1)), tables, [], ids, case.lookups, [gradients], case.columns[:-1], 3.0)
-    out += [table.numpy() for table in tables]
-np.savez(sys.argv[2], *out)
+np.savez(sys.argv[2], *cases.updated(cases.built_operations()))
 """
 
 
+def updated(native):
+    """Return what updates of many single ids, and lookups and updates of lists, give."""
+    optimizer = Adam(0.9, 0.999)
+    pieces = [Piece(optimizer, 3000, 128, 0, 0), Piece(optimizer, 5, 40, 1, 128)]
+    ids = np.stack([draw_ids("heavy", 3000, 8192), draw_ids("power law", 5, 8192)]).astype(np.int32)
+    found = by_native(native, optimizer, pieces, ids, gradients_of([8192, 168]), 1.0)
+    for name in ("a hundred of a power law", "a hundred weights of a power law", "heavy"):
+        case = CASES[name]._replace(batch=4096)
+        tables, ids = [tf.Variable(values) for values in case.weights()], tf.constant(case.ids())
+        found.append(native.look_up(tables, ids, case.lookups, tf.float32).numpy())
+        gradients = gradients_of([case.batch, case.columns[-1]])
+        native.update(arithmetic(OPTIMIZERS["sgd"](1)), tables, [], ids, case.lookups, [gradients], case.columns[:-1], 3.0)
+        found += [table.numpy() for table in tables]
+    return found
+
+
 def test_the_number_of_threads_changes_no_bit(native, tmp_path):
-    assert_threads_change_no_bit(UPDATE, tmp_path)
+    """Processes with one and with five threads have the bits of this one, which has two (tests/conftest.py)."""
+    expected = updated(native)
+    for threads in (1, 5):
+        out = tmp_path / f"{threads}.npz"
+        subprocess.run([sys.executable, "-c", WITH_THREADS, str(threads), str(out)], cwd=ROOT, check=True, timeout=300)
+        with np.load(out) as values:
+            assert_same_bits([values[name] for name in values.files], expected)

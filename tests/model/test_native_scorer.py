@@ -290,7 +290,7 @@ def test_forked_processes_score_and_exit(library):
     scoring = threading.Thread(target=lambda: [scorer.logits_of(numerical, ids) for _ in iter(done.is_set, True)])
     scoring.start()
     try:
-        for number in range(50):
+        for number in range(12):
             child = os.fork()
             if not child:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)

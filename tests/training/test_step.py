@@ -127,9 +127,7 @@ def test_mixed_precision_trains_nearly_like_float32(dtype, flags):
     assert np.linalg.norm(moved[1] - moved[0]) < 0.03 * np.linalg.norm(moved[0])
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "xla", "slices"), [("adam", "true", "1"), ("adagrad", "all", "1"), ("adam", "all", "4"), ("ftrl", "all", "1")]
-)
+@pytest.mark.parametrize(("optimizer", "xla", "slices"), [("adam", "true", "1"), ("adagrad", "all", "1"), ("adam", "all", "4"), ("ftrl", "all", "1")])
 def test_xla_changes_no_more_than_rounding(optimizer, xla, slices):
     flags = ("--optimizer", optimizer, "--gradient_slices", slices)
     plain, fast = model_and_trainer(*flags), model_and_trainer(*flags, "--xla", xla)
