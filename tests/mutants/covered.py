@@ -19,25 +19,6 @@ context = ${{PYTEST_CURRENT_TEST-}}
 disable_warnings = no-data-collected, module-not-measured, module-not-imported, no-ctracer, no-sysmon, already-imported
 """
 _LIMIT_S = 1800
-# Runs at the start of processes that have the tree on PYTHONPATH. Workers that stay for many tests get the environment of each test with its job, and
-# are killed in the end: they count what follows for that test, and save before they say that a job is done.
-_AT_START = """
-import contextlib, os, sys
-
-if "COVERAGE_PROCESS_START" in os.environ:
-    from coverage import Coverage
-
-    def seen(event, words):
-        if event == "os.putenv" and os.fsdecode(words[0]) == "PYTEST_CURRENT_TEST":
-            with contextlib.suppress(Exception):
-                Coverage.current().switch_context(os.fsdecode(words[1]))
-        elif event == "os.rename" and os.path.basename(os.fsdecode(words[0])).startswith(".answer-"):
-            with contextlib.suppress(Exception):
-                Coverage.current().save()
-
-    sys.addaudithook(seen)
-"""
-_PHASE = r" \((?:setup|call|teardown)\)"
 
 
 class Switching:
@@ -75,11 +56,8 @@ def covered(tree: Path, file: str, folder: Path, sources: str) -> dict:
     work.mkdir(parents=True)
     config = work / "coveragerc"
     config.write_text(_CONFIG.format(data=work / ".data", include=",".join(str(tree / name / "*") for name in SOURCES)))
-    at_start = tree / "sitecustomize.py"
-    at_start.write_text(_AT_START)
     environment = {"COVERAGE_PROCESS_START": str(config)}
     outcome = run_tests(tree, [file], None, _LIMIT_S, folder / f"{kept.stem}.log", environment, lambda: [Switching(config)])
-    at_start.unlink()
     found = {"digest": digest, "code": outcome.code, "seconds": outcome.durations, "lines": _lines(tree, work, config, set(outcome.durations))}
     whole = work / "whole.json"
     whole.write_text(json.dumps(found))
@@ -96,8 +74,7 @@ def _lines(tree: Path, folder: Path, config: Path, passed: Iterable[str]) -> Map
         by_test: dict[str, set[int]] = {}
         for line, contexts in data.contexts_by_lineno(path).items():
             for context in contexts:
-                name = re.sub(f"^.*{_PHASE}\\|(?=.)", "", context, flags=re.S)  # without the test in which a worker that stays has started
-                name = re.sub(f"{_PHASE}$", "", name)
+                name = re.sub(r" \((setup|call|teardown)\)$", "", context)
                 if name in passed or not name:
                     by_test.setdefault(name, set()).add(line)
         lines[str(Path(path).relative_to(tree))] = {name: sorted(some) for name, some in by_test.items()}

@@ -4,8 +4,10 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import uuid
@@ -69,7 +71,7 @@ def run_tests(
     plugins=lambda: (),
     each_s: float = 600,
 ) -> Outcome:
-    """Run tests of a tree in a child process, and kill all processes that are left of it.
+    """Run tests of a tree in a child process, and kill all processes and remove all temporary files that are left of it.
 
     Args:
         tree: the repository to run them in.
@@ -83,9 +85,10 @@ def run_tests(
     """
     began, answer, mark = time.monotonic(), log.with_suffix(".answer"), uuid.uuid4().hex
     answer.unlink(missing_ok=True)
+    temporary = tempfile.mkdtemp(prefix="mutant-")
     pid = os.fork()
     if pid == 0:
-        _child(tree, files, tests, log, answer, {**environment, _MARK: mark}, plugins, each_s)
+        _child(tree, files, tests, log, answer, {**environment, _MARK: mark, "TMPDIR": temporary}, plugins, each_s)
     code = None
     try:
         while time.monotonic() - began < limit_s:
@@ -103,6 +106,7 @@ def run_tests(
         if code is None:
             os.waitpid(pid, 0)
         _end_all(mark)
+        shutil.rmtree(temporary, ignore_errors=True)
     seconds = time.monotonic() - began
     try:
         failed, durations = json.loads(answer.read_text())
@@ -141,6 +145,7 @@ def _child(tree, files, tests, log, answer, environment, plugins, each_s) -> Non
         os.dup2(out, 1)
         os.dup2(out, 2)
         os.environ.update(environment)
+        tempfile.tempdir = None  # the parent's
         os.chdir(tree)
         for name in [name for name in sys.modules if name.split(".")[0] in OURS]:
             del sys.modules[name]
