@@ -60,6 +60,13 @@ def begin() -> None:
     atexit.register(_remove, os.environ[FOLDER], os.getpid())
 
 
+def run_folder() -> Path:
+    """Return a folder that the test processes of this run share, and that goes with it."""
+    if FOLDER not in os.environ:
+        begin()
+    return Path(os.environ[FOLDER])
+
+
 def _remove(folder: str, process: int) -> None:
     if os.getpid() == process:  # no fork
         shutil.rmtree(folder, ignore_errors=True)
@@ -70,9 +77,7 @@ class _Group:
 
     def __init__(self, workers: int):
         assert workers in NUMBERS, f"{workers} workers: start them by `launch`"
-        if FOLDER not in os.environ:
-            begin()
-        self._workers, self._base = workers, Path(os.environ[FOLDER]) / str(workers)
+        self._workers, self._base = workers, run_folder() / str(workers)
         self._base.mkdir(parents=True, exist_ok=True)
 
     def run(self, job: dict, limit_s: float) -> Launch:

@@ -12,6 +12,7 @@ from dataloading.tf_raw import TfRawWriter
 from preproc.criteo import command as criteo
 from preproc.criteo.clicklog import CATEGORICAL, NUMERICAL
 from preproc.table import command as table
+from tests.helpers.store import stored
 
 PLAIN = (Categorical("a", 40, "int32", alpha=1.2), Categorical("b", 300, "int32", alpha=1.2), Categorical("c", 7, "int32", alpha=1.2))
 LISTS = (
@@ -50,10 +51,14 @@ def write(folder: Path, categorical, numerical=("x", "y", "z"), dtype="float16",
 
 
 def train(data: Path, checkpoint: Path, **flags) -> Path:
-    """Train a small model; return the folder of its checkpoints."""
+    """Train a small model, or copy one that this run has trained with the same flags on the same data; return the folder of its checkpoints."""
     widths = {"embedding_dim": 8, "bottom_mlp_dims": "16,8", "top_mlp_dims": "16,8,1"}
     fixed = {"cpu": True, "batch_size": 128, "valid_batch_size": 512, "optimizer": "adam", "learning_rate": 0.02, "warmup_steps": 0, "log_path": ""}
-    dlrm.train(dataset_path=str(data), save_checkpoint_path=str(checkpoint), **(widths | fixed | flags))
+    given = widths | fixed | flags
+    if checkpoint.exists():  # a training that goes on, or one into a folder in use
+        dlrm.train(dataset_path=str(data), save_checkpoint_path=str(checkpoint), **given)
+    else:
+        stored(checkpoint, data, given, lambda folder: dlrm.train(dataset_path=str(data), save_checkpoint_path=str(folder), **given))
     return checkpoint
 
 
