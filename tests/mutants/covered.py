@@ -58,7 +58,7 @@ def covered(tree: Path, file: str, folder: Path, sources: str) -> dict:
     config.write_text(_CONFIG.format(data=work / ".data", include=",".join(str(tree / name / "*") for name in SOURCES)))
     environment = {"COVERAGE_PROCESS_START": str(config)}
     outcome = run_tests(tree, [file], None, _LIMIT_S, folder / f"{kept.stem}.log", environment, lambda: [Switching(config)])
-    found = {"digest": digest, "code": outcome.code, "seconds": outcome.durations, "lines": _lines(tree, work, config, set(outcome.durations))}
+    found = {"digest": digest, "failed": outcome.failed, "seconds": outcome.durations, "lines": _lines(tree, work, config, set(outcome.durations))}
     whole = work / "whole.json"
     whole.write_text(json.dumps(found))
     whole.replace(kept)

@@ -112,6 +112,8 @@ def run_tests(
         failed, durations = json.loads(answer.read_text())
     except (OSError, ValueError):
         failed, durations = ("ran longer than its limit, or needed too much memory" if code is None else f"ended with code {code}"), {}
+    if code == 4:
+        failed = failed or "pytest cannot start: a conftest.py file fails"
     return Outcome(None if code is None or code < 0 else code, seconds, failed, durations)
 
 

@@ -109,7 +109,8 @@ class PythonPart:
             len(self._trees),
         )
         for done, (i, known) in enumerate(measured, 1):
-            say(f"{done}/{len(files)} {files[i]}: {len(known['seconds'])} tests pass, {sum(known['seconds'].values()):.0f} s")
+            fails = f"; FAILS WITHOUT A MUTANT: {known['failed']}" if known["failed"] else ""
+            say(f"{done}/{len(files)} {files[i]}: {len(known['seconds'])} tests pass, {sum(known['seconds'].values()):.0f} s{fails}")
             self._seconds |= known["seconds"]
             self._begin_s[files[i]] = max(
                 known["seconds"].values(), default=0.0
