@@ -89,7 +89,7 @@ def cut_of(combination: Combination, number: int) -> Cut:
     begins = 3 + number % (STEPS - 4)
     how = SIGNAL if (number + number // 11) % 2 and begins + STEPS_TO_STOP < STEPS else LIMIT
     first = begins + (STEPS_TO_STOP if how == SIGNAL else 1)
-    ends = min(first + number % 5, STEPS - 1)
+    ends = min(first + 2 * number % 5, STEPS - 1)
     if how == LIMIT and combination.plateau:
         ends = min(ends + ends % EVERY, STEPS - 1)
     return Cut(begins, how, ends)

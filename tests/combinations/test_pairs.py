@@ -31,8 +31,8 @@ def test_every_pair_of_values_occurs():
         for pair in itertools.product(some, others) if (first, second) != (0, 1) else ():
             assert any((one[first], one[second]) == pair for one in ARRAY), (first, second, pair)
     assert {(one.model in LINEAR, one.optimizer) for one in ARRAY} == set(itertools.product((True, False), OPTIMIZERS))
-    assert len(ALL) == 16128 and len(ARRAY) == 28 == len({(one.model, one.optimizer) for one in ARRAY})
-    assert {one.model for one in ARRAY if one.batch_norm and one.precision == FLOAT32} == set(VALUES[0])
+    assert len(ALL) == 16128 and len(ARRAY) == 28 and len({(one.model, one.optimizer) for one in ARRAY}) == 27
+    assert {one.model for one in ARRAY if one.batch_norm and one.precision == FLOAT32 and one.tables != "lazy"} == set(VALUES[0])
 
 
 def test_cuts_are_at_many_steps_in_both_ways():
