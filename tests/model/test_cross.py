@@ -7,7 +7,7 @@ import tensorflow as tf
 from model.layers.cross import Concatenation, CrossNetwork
 from model.native import native_operations
 from model.shapes import InteractionShape, layer_shapes
-from tests.model.tiny_model import batch, model_and_trainer, slow_gradients, weights
+from tests.model.tiny_model import assert_close, batch, model_and_trainer, sample, slow_gradients, weights
 from utils.dialects.command_line import parse
 
 
@@ -124,14 +124,10 @@ def test_steps_of_a_model_equal_the_slow_reference(interaction, flags):
     expected = weights(model)
     for step in range(3):
         tensors = batch(32, seed=step)
-        inputs = tensors.inputs.numerical.numpy(), tensors.inputs.ids.numpy(), tensors.inputs.labels.numpy()
-        loss, gradients = slow_gradients(expected, *inputs)
+        loss, gradients = slow_gradients(expected, *sample(tensors))
         assert float(trainer.step(tensors, step, 0.03)) == pytest.approx(loss, rel=1e-5)
         expected = {name: value - 0.03 * gradients[name] for name, value in expected.items()}
-    found = weights(model)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=2e-6, err_msg=name)
+    assert_close(weights(model), expected)
 
 
 def test_concatenation_joins_columns():

@@ -8,7 +8,8 @@ import tensorflow as tf
 from model.build import build_model
 from model.embedding.placement import single
 from model.native_scorer import native_scorer_library
-from tests.model.test_fm import BATCH, NUM_NUMERICAL, Plain, batch, built, configured, rows_of_step, trained_beside, weights
+from tests.model.test_fm import BATCH, NUM_NUMERICAL, Plain, batch, built, configured, rows_of_step, trained_beside
+from tests.model.tiny_model import assert_close, weights
 from training.native_evaluator import NativeEvaluator
 from utils.distributed import World
 from utils.errors import UserError
@@ -79,8 +80,7 @@ def test_wide_heads_train_as_those_of_one_pass_do(slices, monkeypatch):
         losses = [float(trainer.step(batch(step), step, trainer.learning_rates(step))) for step in range(5)]
         found.append((losses, weights(model)))
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-5)
-    for name, value in found[0][1].items():
-        np.testing.assert_allclose(value, found[1][1][name], rtol=1e-3, atol=2e-5, err_msg=name)
+    assert_close(found[0][1], found[1][1], rtol=1e-3, atol=2e-5)
 
 
 def test_dropout_follows_every_layer_of_the_streams():

@@ -12,9 +12,9 @@ from dataloading.feature_spec import Categorical
 from model.build import build_model
 from model.embedding.placement import single
 from run.tables import tables_and_features
+from tests.model.tiny_model import assert_close, weights
 from training.build import build_trainer
 from training.device_batch import to_device
-from training.state import arrays, parts
 from utils.dialects.command_line import parse
 from utils.distributed import World
 from utils.errors import UserError
@@ -56,11 +56,6 @@ def batch(step, num_numerical=NUM_NUMERICAL):
     return to_device(Batch(numerical, ids, np.empty((0, BATCH), np.int32), labels, np.ones(BATCH, np.float32), BATCH))
 
 
-def weights(model):
-    shapes = arrays(model)
-    return {part.array: np.array(part.read(0, shapes[part.array].shape[0])) for part in parts(model)}
-
-
 class Plain:
     """The same models of `keras.Variable`s with dense gradients, trained by Keras's optimizers.
 
@@ -80,6 +75,9 @@ class Plain:
 
     def of(self, name):
         return self.variables[name].value
+
+    def values(self):
+        return {name: variable.numpy() for name, variable in self.variables.items()}
 
     def pooled(self, ids, suffix=""):
         first, found = 0, []
@@ -183,8 +181,7 @@ def trained_beside(plain_of, flags, slices=("1", "4"), num_numerical=NUM_NUMERIC
             found = float(trainer.step(batch(step, num_numerical), step, trainer.learning_rates(step)))
             assert found == pytest.approx(expected, rel=rel), f"{count} slices, step {step}"
     for count, (model, _) in models.items():
-        for name, value in weights(model).items():
-            np.testing.assert_allclose(value, plain.of(name).numpy(), **{"rtol": 1e-4, "atol": 2e-5} | tolerance, err_msg=f"{count} slices, {name}")
+        assert_close(weights(model), plain.values(), f"{count} slices", **{"atol": 2e-5} | tolerance)
     return model, plain
 
 

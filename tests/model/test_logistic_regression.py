@@ -8,7 +8,8 @@ import tensorflow as tf
 from model.build import build_model
 from model.embedding.placement import single
 from model.native_scorer import native_scorer_library
-from tests.model.test_fm import NUM_NUMERICAL, RATE, STEPS, Plain, configured, rows_of_step, trained_beside, weights
+from tests.model.test_fm import NUM_NUMERICAL, RATE, STEPS, Plain, configured, rows_of_step, trained_beside
+from tests.model.tiny_model import weights
 from training.native_evaluator import NativeEvaluator
 from utils.distributed import World
 

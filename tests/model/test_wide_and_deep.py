@@ -12,10 +12,10 @@ from model.build import build_model
 from model.embedding.placement import single
 from model.embedding.table import WIDE
 from run.tables import tables_and_features
+from tests.model.tiny_model import assert_close, weights
 from training.build import build_trainer
 from training.device_batch import to_device
 from training.schedule import ConstantSchedule, WideAndDeepSchedule
-from training.state import arrays, parts
 from utils.dialects.command_line import parse
 from utils.distributed import World
 from utils.errors import UserError
@@ -55,16 +55,11 @@ def batch(step):
     return to_device(Batch(numerical, ids, np.empty((0, BATCH), np.int32), labels, np.ones(BATCH, np.float32), BATCH))
 
 
-def weights(model, groups=None):
-    shapes = arrays(model, groups)
-    return {part.array: np.array(part.read(0, shapes[part.array].shape[0])) for part in parts(model, groups)}
-
-
 class Plain:
     """The same model of `tf.Variable`s with dense gradients, trained by Keras's optimizers."""
 
     def __init__(self, values):
-        self.variables = {name: keras.Variable(value) for name, value in values.items()}
+        self.variables, self._traced = {name: keras.Variable(value) for name, value in values.items()}, tf.function(self._step, autograph=False)
         wide = [name for name in self.variables if "wide" in name]
         self.groups = [
             (wide, keras.optimizers.Ftrl(0.02)),
@@ -75,28 +70,31 @@ class Plain:
 
     def logits(self, numerical, ids):
         value = self.variables
-        vectors = [tf.gather(value[f"tables/{one.name}/weights"].value, some) for one, some in zip(CATEGORICAL, ids, strict=True)]
+        vectors = [tf.gather(value[f"tables/{one.name}/weights"].value, some) for one, some in zip(CATEGORICAL, tf.unstack(ids), strict=True)]
         last = tf.concat([numerical, *vectors], axis=1)
         for layer in range(3):
             last = last @ value[f"dense/deep/{layer}/kernel"].value + value[f"dense/deep/{layer}/bias"].value
             last = tf.nn.relu(last) if layer < 2 else last
-        wide = tf.add_n([tf.gather(value[f"tables/{one.name}_wide/weights"].value, some) for one, some in zip(CATEGORICAL, ids, strict=True)])
-        return (last + wide + numerical @ value["dense/wide/0/kernel"].value + value["dense/wide/0/bias"].value)[:, 0]
+        wide = [tf.gather(value[f"tables/{one.name}_wide/weights"].value, some) for one, some in zip(CATEGORICAL, tf.unstack(ids), strict=True)]
+        return (last + tf.add_n(wide) + numerical @ value["dense/wide/0/kernel"].value + value["dense/wide/0/bias"].value)[:, 0]
 
     def gradients(self, numerical, ids, labels):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(
-                keras.losses.binary_crossentropy(labels.astype(np.float32)[:, None], self.logits(numerical, ids)[:, None], from_logits=True)
+                keras.losses.binary_crossentropy(tf.cast(labels, tf.float32)[:, None], self.logits(numerical, ids)[:, None], from_logits=True)
             )
         found = tape.gradient(loss, [variable.value for variable in self.variables.values()])
         return loss, dict(zip(self.variables, found, strict=True))
 
     def step(self, number, deep_rate):
-        loss, found = self.gradients(*rows_of_step(number))
         self.groups[1][1].learning_rate.assign(deep_rate)
+        return float(self._traced(*map(tf.constant, rows_of_step(number))))
+
+    def _step(self, numerical, ids, labels):
+        loss, found = self.gradients(numerical, ids, labels)
         for names, optimizer in self.groups:
             optimizer.apply([tf.convert_to_tensor(found[name]) for name in names], [self.variables[name] for name in names])
-        return float(loss)
+        return loss
 
 
 class Legacy(Plain):
@@ -130,8 +128,7 @@ def test_fifty_steps_equal_keras(peer, flags):
     for step in range(STEPS):
         loss = float(trainer.step(batch(step), step, trainer.learning_rates(step)))
         assert loss == pytest.approx(plain.step(step, published_rate(step)), abs=1e-6)
-    for name, values in weights(model).items():
-        np.testing.assert_allclose(values, plain.variables[name].numpy(), rtol=0, atol=1e-6, err_msg=name)
+    assert_close(weights(model), {name: variable.numpy() for name, variable in plain.variables.items()}, rtol=0, atol=1e-6)
     numerical, ids, _ = rows_of_step(99)
     np.testing.assert_allclose(model((numerical, ids.T)), plain.logits(numerical, ids), atol=1e-6)
 

@@ -12,6 +12,7 @@ from model.embedding.placement import single
 from run.tables import tables_of
 from training.build import build_trainer
 from training.device_batch import TensorBatch, to_device
+from training.report import StepReport, WorkerReport
 from training.state import arrays, parts
 from utils.config.config import Config
 from utils.dialects.command_line import parse
@@ -58,15 +59,39 @@ def batch(size: int, real: int | None = None, seed: int = 0) -> TensorBatch:
     return to_device(Batch(numerical, ids, no_ids(size), labels, (np.arange(size) < real).astype(np.float32), real))
 
 
+def sample(tensors: TensorBatch, count: int | None = None) -> tuple[np.ndarray, ...]:
+    """Return the first `count` rows of numericals, ids and labels, or all, as the slow reference takes them."""
+    return tensors.inputs.numerical.numpy()[:count], tensors.inputs.ids.numpy()[:, :count], tensors.inputs.labels.numpy()[:count]
+
+
+def report_of(trainer, tensors: TensorBatch, step: int, rate: float, mine: WorkerReport | None = None, *measured: bool) -> StepReport:
+    """Train a step; return its report."""
+    return StepReport.unpack(trainer.reporting_step(tensors, step, rate, mine or WorkerReport(), *measured).numpy())
+
+
+def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], said: str = "", rtol: float = 1e-4, atol: float = 2e-6) -> None:
+    """Raise AssertionError where arrays differ from those of the same names; the message has `said` and the name."""
+    assert found.keys() == expected.keys(), said
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=rtol, atol=atol, err_msg=f"{said} {name}")
+
+
+def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """Raise AssertionError where arrays are not those of the same names."""
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
 def no_ids(size: int) -> np.ndarray:
     """Return an array of ids without features, `[0, B]`."""
     return np.empty((0, size), np.int32)
 
 
-def weights(model) -> dict[str, np.ndarray]:
-    """Return every weight by its checkpoint name."""
-    shapes = arrays(model)
-    return {part.array: np.array(part.read(0, shapes[part.array].shape[0])) for part in parts(model)}
+def weights(model, groups=None) -> dict[str, np.ndarray]:
+    """Return every weight by its checkpoint name, and with groups their slots."""
+    shapes = arrays(model, groups)
+    return {part.array: np.array(part.read(0, shapes[part.array].shape[0])) for part in parts(model, groups)}
 
 
 def slow_loss(values, numerical, ids, labels, drop=lambda x, layer: x, embedding_l2=0.0, mlp_l2=0.0):

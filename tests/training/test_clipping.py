@@ -9,9 +9,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.model.tiny_model import batch, model_and_trainer, slow_gradients, weights
+from tests.model.tiny_model import assert_close, batch, model_and_trainer, report_of, sample, slow_gradients, weights
 from training.clipping import Clipping
-from training.report import StepReport, WorkerReport
 from utils.distributed import World
 
 RATE = 0.3
@@ -20,7 +19,7 @@ WHOLE = ("--dense_update_rows", "1000", "--table_l2", "0.1")
 
 
 def divisor_of(trainer, tensors, step=0):
-    return StepReport.unpack(trainer.reporting_step(tensors, step, RATE, WorkerReport()).numpy()).divisor
+    return report_of(trainer, tensors, step, RATE).divisor
 
 
 def norm_of(gradients):
@@ -44,14 +43,12 @@ def test_clipped_steps_equal_the_slow_reference(monkeypatch, native, limit, kind
     model, trainer = model_and_trainer(*flags, "--clip_norm", str(limit))
     for step in range(3):
         before, tensors = weights(model), batch(32, real=32 - step, seed=step)
-        real = tensors.inputs.numerical.numpy()[: 32 - step], tensors.inputs.ids.numpy()[:, : 32 - step], tensors.inputs.labels.numpy()[: 32 - step]
-        gradients = slow_gradients(before, *real, **terms)[1]
+        gradients = slow_gradients(before, *sample(tensors, 32 - step), **terms)[1]
         if WHOLE[0] in flags:
             gradients = {name: value + (0.1 * before[name] if name.startswith("tables/") else 0) for name, value in gradients.items()}
         expected = max(1.0, norm_of(gradients) / limit)
         assert divisor_of(trainer, tensors, step) == pytest.approx(expected, rel=1e-5)
-        for name, value in weights(model).items():
-            np.testing.assert_allclose(value, before[name] - RATE * gradients[name] / expected, rtol=1e-4, atol=2e-6, err_msg=name)
+        assert_close(weights(model), {name: value - RATE * gradients[name] / expected for name, value in before.items()})
 
 
 @pytest.mark.parametrize("flags", [(), ("--optimizer", "adam", *WHOLE)], ids=["sgd", "adam"])
@@ -67,24 +64,24 @@ def test_a_limit_that_no_norm_reaches_changes_no_bit(flags):
 def test_frozen_tables_have_no_part_in_the_norm():
     model, trainer = model_and_trainer("--embedding_trainable", "false", "--clip_norm", "0.05")
     before, tensors = weights(model), batch(32)
-    gradients = slow_gradients(before, tensors.inputs.numerical.numpy(), tensors.inputs.ids.numpy(), tensors.inputs.labels.numpy())[1]
+    gradients = slow_gradients(before, *sample(tensors))[1]
     of_dense = {name: value for name, value in gradients.items() if name.startswith("dense/")}
     assert divisor_of(trainer, tensors) == pytest.approx(norm_of(of_dense) / 0.05, rel=1e-5)
     for name, value in weights(model).items():
         assert np.array_equal(value, before[name]) == name.startswith("tables/"), name
 
 
-@pytest.mark.parametrize("loss_scale", ["8", "1024"])
-def test_the_norm_is_that_of_the_unscaled_gradients(loss_scale):
+def test_the_norm_is_that_of_the_unscaled_gradients():
     flags = ("--amp", "--amp_dtype", "float16", "--clip_norm", "0.05")
-    divisors = [divisor_of(model_and_trainer(*flags, "--loss_scale", scale, dtype="float16")[1], batch(32)) for scale in ("1", loss_scale)]
-    assert divisors[0] == pytest.approx(divisors[1], rel=1e-2) and divisors[0] > 2
+    scales = ("1", "8", "1024")
+    one, *divisors = [divisor_of(model_and_trainer(*flags, "--loss_scale", scale, dtype="float16")[1], batch(32)) for scale in scales]
+    assert divisors == pytest.approx([one, one], rel=1e-2) and one > 2
 
 
 def test_a_step_that_overflows_is_not_counted_as_clipped():
     flags = ("--amp", "--amp_dtype", "float16", "--clip_norm", "0.05", "--loss_scale", str(2.0**24))
     _, trainer = model_and_trainer(*flags, dtype="float16")
-    report = StepReport.unpack(trainer.reporting_step(batch(16), 0, RATE, WorkerReport()).numpy())
+    report = report_of(trainer, batch(16), 0, RATE)
     assert not report.finite and report.divisor == 1
 
 

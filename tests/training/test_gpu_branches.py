@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from model.embedding.table_memory import CHUNK_ROWS, new_table, read_rows
-from tests.model.tiny_model import batch, model_and_trainer, weights
+from tests.model.tiny_model import assert_close, batch, model_and_trainer, weights
 from training.evaluator import Evaluator
 from utils.initial_rows import ConstantRows, UniformRows
 
@@ -68,8 +68,7 @@ def equal(gpu, optimizer, *gpu_flags, hosted=0):
         batch(4).inputs.ids.dtype == tf.float32 and batch(4).inputs.unpacked().ids.dtype == tf.int64 and batch(4).inputs.numerical.dtype == tf.float16
     )
     found, found_scores = trained("--optimizer", optimizer, "--gradient_slices", "1", *gpu_flags, hosted=hosted)
-    for name, values in expected.items():
-        np.testing.assert_allclose(weights(found)[name], values, rtol=0, atol=1e-6, err_msg=name)
+    assert_close(weights(found), expected, rtol=0, atol=1e-6)
     np.testing.assert_allclose(found_scores, scores, rtol=0, atol=1e-6)
 
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from model.layers.dropout import Dropout, Place
-from tests.model.tiny_model import batch, model_and_trainer, slow_gradients, weights
+from tests.model.tiny_model import assert_close, batch, model_and_trainer, sample, slow_gradients, weights
 
 RATE, SEED = 0.03, 0
 
@@ -55,7 +55,7 @@ def test_steps_equal_the_slow_reference(flags):
     dropout, expected = Dropout(0.3, SEED), weights(model)
     for step in range(4):
         tensors = batch(32, seed=step)
-        inputs = tensors.inputs.numerical.numpy(), tensors.inputs.ids.numpy(), tensors.inputs.labels.numpy()
+        inputs = sample(tensors)
 
         def drop(x, layer, step=step):
             return x * kept(dropout, layer, place(step), x.shape) / (1 - 0.3)
@@ -64,33 +64,29 @@ def test_steps_equal_the_slow_reference(flags):
         _, gradients = slow_gradients(expected, *inputs, drop=drop, embedding_l2=0.2, mlp_l2=0.1)
         assert float(trainer.step(tensors, step, RATE)) == pytest.approx(plain, rel=1e-5)  # the reported loss leaves out the regularisation terms
         expected = {name: value - RATE * gradients[name] for name, value in expected.items()}
-    found = weights(model)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=2e-6, err_msg=name)
+    assert_close(weights(model), expected)
 
 
-@pytest.mark.parametrize("real", [1, 9])
-def test_padding_is_not_regularised(real):
+def test_padding_is_not_regularised():
     terms = {"embedding_l2": 0.2, "mlp_l2": 0.1}
     model, trainer = model_and_trainer(*(word for name, value in terms.items() for word in (f"--{name}", str(value))))
-    before, tensors = weights(model), batch(16, real)
-    inputs = tensors.inputs.numerical.numpy()[:real], tensors.inputs.ids.numpy()[:, :real], tensors.inputs.labels.numpy()[:real]
-    _, gradients = slow_gradients(before, *inputs, **terms)
-    trainer.step(tensors, 0, RATE)
-    for name, value in weights(model).items():
-        np.testing.assert_allclose(value, before[name] - RATE * gradients[name], rtol=1e-4, atol=2e-6, err_msg=name)
+    for real in (1, 9):
+        before, tensors = weights(model), batch(16, real)
+        _, gradients = slow_gradients(before, *sample(tensors, real), **terms)
+        trainer.step(tensors, 0, RATE)
+        assert_close(weights(model), {name: value - RATE * gradients[name] for name, value in before.items()}, f"{real} real samples")
 
 
-@pytest.mark.parametrize("flags", [(), ("--loss_scale", "1024")], ids=" ".join)
-def test_half_precision_follows_float32(flags):
-    terms = ("--dropout", "0.3", "--embedding_l2", "0.2", "--mlp_l2", "0.1", *flags)
-    exact, half = model_and_trainer(*terms), model_and_trainer("--amp", "--amp_dtype", "float16", *terms, dtype="float16")
-    for step in range(3):
-        for _, trainer in (exact, half):
+def test_half_precision_follows_float32():
+    def trained(*flags, dtype="float32"):
+        model, trainer = model_and_trainer("--dropout", "0.3", "--embedding_l2", "0.2", "--mlp_l2", "0.1", *flags, dtype=dtype)
+        for step in range(3):
             trainer.step(batch(32, seed=step), step, RATE)
-    found, expected = weights(half[0]), weights(exact[0])
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=2e-2, atol=2e-3, err_msg=name)
+        return weights(model)
+
+    exact, half = trained(), ("--amp", "--amp_dtype", "float16")
+    for flags in (half, (*half, "--loss_scale", "1024")):
+        assert_close(trained(*flags, dtype="float16"), exact, str(flags), 2e-2, 2e-3)
 
 
 def test_scoring_has_no_dropout():

@@ -9,16 +9,15 @@ from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from model.build import build_model
 from model.embedding.placement import single
 from run.tables import tables_and_features
+from tests.model import tiny_model
 from tests.training.weighted_rows import weighted_spec
 from training.build import build_trainer
 from training.device_batch import to_device
-from training.state import arrays, parts
 from utils.dialects.command_line import parse
 from utils.distributed import World
 
 ROWS, STEPS = 24, 3
 CATEGORICAL = (Categorical("user", 40, "int8"), Categorical("item", 9, "int8"), Categorical("tags", 11, "int8", hotness=3, pooling="mean"))
-DIMS = ("--embedding_dim", "4", "--bottom_mlp_dims", "6,4", "--top_mlp_dims", "5,1")
 KINDS = {
     "sgd": (),
     "momentum": ("--optimizer", "sgd", "--momentum", "0.9"),
@@ -42,7 +41,7 @@ def trained(folder, flags, rows, weights=None):
         writer.append("train", numerical, ids, labels, None, None if weights is None else np.asarray(weights, np.float32))
         split = TfRawSplit(writer.publish({}), "train")
     rates = ("--learning_rate", "0.1", "--warmup_steps", "0")
-    options = parse(["--dataset_type", "synthetic", "--cpu", *DIMS, *rates, *flags], "")
+    options = parse(["--dataset_type", "synthetic", "--cpu", *tiny_model.DIMS, *rates, *flags], "")
     tables, features = tables_and_features(options, CATEGORICAL, [one.cardinality for one in CATEGORICAL], 2)
     model = build_model(options.model, single(tables, features), World(), 2, 3)
     trainer = build_trainer(options, model, "float32")
@@ -54,9 +53,7 @@ def trained(folder, flags, rows, weights=None):
 
 
 def state(model):
-    shapes = arrays(model)
-    found = {part.array: np.array(part.read(0, shapes[part.array].shape[0])) for part in parts(model)}
-    return found | {name: value.numpy() for name, value in model.statistics().items()}
+    return tiny_model.weights(model) | {name: value.numpy() for name, value in model.statistics().items()}
 
 
 def drawn(count, seed=0):
@@ -70,10 +67,9 @@ def taken(rows, places):
     return numerical[places], [column[places] for column in ids], labels[places]
 
 
-def assert_equal(found, expected):
+def assert_trained_alike(found, expected):
     assert found[2] == pytest.approx(expected[2], rel=2e-6)
-    for name, value in expected[1].items():
-        np.testing.assert_allclose(found[1][name], value, rtol=2e-4, atol=2e-6, err_msg=name)
+    tiny_model.assert_close(found[1], expected[1], rtol=2e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,7 +84,7 @@ def test_weight_2_is_the_sample_twice_and_weight_0_no_sample_that_touches_no_row
     ]
     noisy = np.where(weights[:, None] > 0, numerical, np.float16(60000))
     found = trained(tmp_path / "weighted", KINDS[kind], (noisy, shown, labels), weights)
-    assert_equal(found, trained(tmp_path / "repeated", KINDS[kind], taken((numerical, ids, labels), np.repeat(np.arange(ROWS), weights))))
+    assert_trained_alike(found, trained(tmp_path / "repeated", KINDS[kind], taken((numerical, ids, labels), np.repeat(np.arange(ROWS), weights))))
     assert any(np.abs(found[0][name] - value).max() > 1e-3 for name, value in found[1].items())
     for name in found[1]:
         if name.startswith("tables/") and found[1][name].ndim > 1:
@@ -98,7 +94,7 @@ def test_weight_2_is_the_sample_twice_and_weight_0_no_sample_that_touches_no_row
 def test_samples_of_weight_0_leave_the_others_as_they_weigh(tmp_path):
     rows, weights = drawn(ROWS), np.random.default_rng(2).choice([0.0, 1.0, 2.0], ROWS)
     found = trained(tmp_path / "weighted", (), rows, weights)
-    assert_equal(found, trained(tmp_path / "left out", (), taken(rows, weights > 0), weights[weights > 0]))
+    assert_trained_alike(found, trained(tmp_path / "left out", (), taken(rows, weights > 0), weights[weights > 0]))
 
 
 def test_a_common_factor_of_the_weights_has_no_effect(tmp_path):
@@ -113,5 +109,4 @@ def test_weights_of_one_have_the_bits_of_no_weights(tmp_path):
     rows = drawn(ROWS)
     found, plain = trained(tmp_path / "weighted", (), rows, np.ones(ROWS)), trained(tmp_path / "plain", (), rows)
     assert found[2] == plain[2]
-    for name, value in plain[1].items():
-        np.testing.assert_array_equal(found[1][name], value, err_msg=name)
+    tiny_model.assert_equal(found[1], plain[1])

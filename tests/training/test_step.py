@@ -11,26 +11,14 @@ import tensorflow as tf
 from dataloading.batches import Batch
 from model.compilation import Compiled, compiled
 from model.native import native_operations
-from tests.model.tiny_model import TABLES, batch, model_and_trainer, no_ids, slow_gradients, weights
+from tests.model.tiny_model import TABLES, assert_close, batch, model_and_trainer, no_ids, report_of, sample, slow_gradients, weights
 from training.device_batch import to_device
 from training.evaluator import Evaluator
 from training.groups import Groups
-from training.report import StepReport, WorkerReport
+from training.report import WorkerReport
 from training.step import Trainer
-from utils.config.learning import OPTIMIZERS
 
 RATE = 0.03
-
-
-def sample(tensors, count=None):
-    """Return the first `count` rows of numericals, ids and labels as the slow reference takes them."""
-    return tensors.inputs.numerical.numpy()[:count], tensors.inputs.ids.numpy()[:, :count], tensors.inputs.labels.numpy()[:count]
-
-
-def assert_close(found, expected, **tolerance):
-    assert found.keys() == expected.keys()
-    for name in found:
-        np.testing.assert_allclose(found[name], expected[name], **tolerance, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +32,7 @@ def test_steps_of_sgd_equal_the_slow_reference(flags):
         loss, gradients = slow_gradients(expected, *sample(tensors))
         expected = {name: value - RATE * gradients[name] for name, value in expected.items()}
         assert float(trainer.step(tensors, step, RATE)) == pytest.approx(loss, rel=1e-5)
-    assert_close(weights(model), expected, rtol=1e-4, atol=2e-6)
+    assert_close(weights(model), expected)
 
 
 @pytest.mark.parametrize(("dtype", "slices"), [("bfloat16", "1"), ("bfloat16", "4"), ("float16", "4")])
@@ -65,7 +53,7 @@ def test_one_step_of_adagrad_equals_the_slow_reference():
     _, gradients = slow_gradients(expected, *sample(tensors))
     expected = {name: value - RATE * gradients[name] / np.sqrt(0.1 + gradients[name] ** 2 + 1e-7) for name, value in expected.items()}
     trainer.step(tensors, 0, RATE)
-    assert_close(weights(model), expected, rtol=1e-4, atol=2e-6)
+    assert_close(weights(model), expected)
 
 
 def test_one_step_of_adam_equals_the_slow_reference():
@@ -93,7 +81,7 @@ def test_a_padded_batch_trains_like_its_real_rows(optimizer, real):
     assert_close(weights(padded[0]), weights(plain[0]), rtol=2e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "ftrl"])  # every rule leaves them: optimizers/test_rules.py
 def test_untouched_rows_do_not_change(optimizer):
     model, trainer = model_and_trainer("--optimizer", optimizer)
     before = weights(model)
@@ -188,14 +176,14 @@ def test_nonfinite_hidden_weight_is_detected(dtype, slices, native):
     flags = () if dtype == "float32" else ("--amp",)
     model, trainer = model_and_trainer(*flags, "--gradient_slices", slices, dtype=dtype)
     start = weights(model)
-    report = StepReport.unpack(trainer.reporting_step(batch(16), 0, 0.0, WorkerReport()).numpy())
+    report = report_of(trainer, batch(16), 0, 0.0)
     assert math.isfinite(report.loss) and report.finite
     # The first layer is left out: with minus infinity there, the ReLU makes the unit dead and hides the value for good.
     for name, value, place in itertools.product(("bottom_mlp/1", "top_mlp/0"), (math.nan, math.inf, -math.inf), ((0, 0), (1, 2))):
         spoilt = start[f"dense/{name}/kernel"].copy()
         spoilt[place] = value
         model.dense_weights()[f"{name}/kernel"].value.assign(spoilt)
-        report = StepReport.unpack(trainer.reporting_step(batch(16), 0, 0.0, WorkerReport(stop=True, out_of_range=5)).numpy())
+        report = report_of(trainer, batch(16), 0, 0.0, WorkerReport(stop=True, out_of_range=5))
         assert not (math.isfinite(report.loss) and report.finite), (name, value, place)
         assert report[2:6] == (True, 5, False, False)
         for array, variable in model.dense_weights().items():
@@ -218,7 +206,7 @@ def test_nan_in_any_kernel_reaches_the_loss(dtype, flags):
 
 def test_float16_overflow_of_a_gradient_is_detected():
     _, trainer = model_and_trainer("--amp", "--loss_scale", str(2.0**24), dtype="float16")
-    report = StepReport.unpack(trainer.reporting_step(batch(16), 0, 0.1, WorkerReport()).numpy())
+    report = report_of(trainer, batch(16), 0, 0.1)
     assert math.isfinite(report.loss) and not report.finite
 
 
@@ -226,4 +214,4 @@ def test_a_learning_rate_of_zero_changes_nothing():
     model, trainer = model_and_trainer()
     before = weights(model)
     trainer.step(batch(8), 0, 0.0)
-    assert_close(weights(model), before, rtol=0)
+    assert_close(weights(model), before, rtol=0, atol=0)

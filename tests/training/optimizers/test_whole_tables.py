@@ -1,5 +1,7 @@
 """Tests of tables that are updated whole: 100 steps equal Keras's dense optimizers and PyTorch's formulas, decay included."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,6 +21,7 @@ RULES = {
     "sgd": Sgd(),
     "momentum": Momentum(0.9),
     "adagrad": Adagrad(),
+    "rowwise_adagrad": RowwiseAdagrad(DIM),
     "adam": Adam(0.9, 0.999),
     "rmsprop": Rmsprop(0.9),
     "ftrl": Ftrl(0.01, 0.02, -0.5),
@@ -32,8 +35,10 @@ def draws(hotness=1):
         yield draw.integers(0 if hotness == 1 else -1, 6, (hotness, BATCH)).astype(np.int32), draw.normal(size=(BATCH, DIM)).astype(np.float32) / 3
 
 
-def trained(rule, l2, hotness=1):
-    """Train a whole table; return its rows before and after."""
+@functools.cache
+def trained(name, l2, hotness=1):
+    """Train a whole table by one of `RULES`; return its rows before and after."""
+    rule = RULES[name]
     table, feature = Table("t", ROWS, DIM, whole=True, l2=l2), Feature("t", "t", "t", hotness)
     embedding = DistributedEmbedding(single([table], [feature]), World(), seed=3)
     embedding.build()
@@ -53,14 +58,13 @@ def dense_gradient(ids, gradients):
     return total
 
 
-@pytest.mark.parametrize("hotness", [1, 3])
-@pytest.mark.parametrize("l2", [0.0, 0.05])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(("l2", "hotness"), [(0.05, 1), (0.0, 3)])
+@pytest.mark.parametrize("name", [name for name in RULES if name != "rowwise_adagrad"])
 def test_whole_tables_equal_keras_dense_optimizers(name, l2, hotness):
     import keras
 
     rule = RULES[name]
-    before, after = trained(rule, l2, hotness)
+    before, after = trained(name, l2, hotness)
     reference, dense = keras.Variable(before), rule.dense()
     dense.build([reference])
     dense.learning_rate.assign(RATE)
@@ -89,11 +93,11 @@ def torch_adagrad(row, gradient, state, step):
     return row - RATE * gradient / (np.sqrt(0.1 + state[0]) + 1e-10)  # initial_accumulator_value=0.1
 
 
-@pytest.mark.parametrize("l2", [0.0, 0.05])
 @pytest.mark.parametrize(("name", "formula"), [("momentum", torch_sgd), ("adam", torch_adam), ("adagrad", torch_adagrad)])
-def test_whole_tables_equal_pytorchs_formulas(name, formula, l2):
+def test_whole_tables_equal_pytorchs_formulas(name, formula):
     """PyTorch's documentation has the formulas of SGD, Adam and Adagrad; its weight_decay is `l2`."""
-    before, after = trained(RULES[name], l2)
+    l2 = 0.05
+    before, after = trained(name, l2)
     row, state = before.astype(np.float64), [np.zeros((ROWS, DIM)), np.zeros((ROWS, DIM))]
     for step, (ids, gradients) in enumerate(draws(), 1):
         row = formula(row, dense_gradient(ids, gradients) + l2 * row, state, step)
@@ -102,7 +106,7 @@ def test_whole_tables_equal_pytorchs_formulas(name, formula, l2):
 
 
 def test_rowwise_adagrad_takes_the_mean_square_of_every_row():
-    before, after = trained(RowwiseAdagrad(DIM), 0.05)
+    before, after = trained("rowwise_adagrad", 0.05)
     row, total = before.astype(np.float64), np.full((ROWS, 1), 0.1)
     for ids, gradients in draws():
         gradient = dense_gradient(ids, gradients) + 0.05 * row
