@@ -81,6 +81,7 @@ def write_dataset(folder: Path, spec: FeatureSpec, train: int = 50, test: int = 
         return writer.publish(metadata or {})
 
 
-def folder_bytes(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of every file of a folder, hidden ones included, by its relative name."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+def least_squares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the weights of a linear model of labels, which order rows nearly as those of a logistic regression do, in a tenth of its time."""
+    x = x.astype(np.float64) - x.mean(axis=0, dtype=np.float64)
+    return np.linalg.solve(x.T @ x + 1e-3 * np.eye(x.shape[1]), x.T @ y)

@@ -1,21 +1,20 @@
 """Batches: every row exactly once, the last batch padded, and the workers' parts together the whole."""
 
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from dataloading.batches import prefetched
 from dataloading.feature_spec import generator_spec
 from dataloading.features import DatasetError
 from dataloading.row_range import hold_out
 from tests.dataloading.readers import batch_reader
+from tests.helpers.commands import run
 
 SPEC = generator_spec((1000, 300, 7), 2, 1.2)
 
@@ -93,10 +92,10 @@ def test_parts_of_all_workers_form_one_workers_batch(n, local, workers):
     for number in range(len(whole)):
         one, parts = whole.read(number), [reader.read(number) for reader in readers]
         for name, axis in (("numerical", 0), ("labels", 0), ("weights", 0)):
-            np.testing.assert_array_equal(np.concatenate([getattr(part, name) for part in parts], axis), getattr(one, name))
-        np.testing.assert_array_equal(np.concatenate([part.local_ids for part in parts], axis=1), one.ids[[1]])
+            assert_array_equal(np.concatenate([getattr(part, name) for part in parts], axis), getattr(one, name))
+        assert_array_equal(np.concatenate([part.local_ids for part in parts], axis=1), one.ids[[1]])
         for part in parts:
-            np.testing.assert_array_equal(part.ids, one.ids[[2, 0]])
+            assert_array_equal(part.ids, one.ids[[2, 0]])
 
 
 @given(n=st.integers(1, 60), size=st.integers(1, 25))
@@ -260,7 +259,7 @@ def test_a_consumer_that_stops_early_ends_the_thread():
 
 def test_process_ends_with_an_unfinished_consumer():
     program = "from dataloading.batches import prefetched; items = prefetched(iter(int, 1)); next(items); print('ends')"
-    result = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+    result = run("-c", program)
     assert (result.returncode, result.stdout, result.stderr) == (0, "ends\n", "")
 
 

@@ -4,17 +4,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from dataloading import transcribe
 from dataloading.contract import check_quick
-from dataloading.feature_spec import Categorical, FeatureSpec
+from dataloading.feature_spec import Categorical
 from dataloading.features import DatasetError
 from dataloading.memory_split import MemorySplit
 from dataloading.needed_memory import check_batch, check_shuffle
 from dataloading.row_range import hold_out
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
-from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, rich_spec, write_dataset
+from tests.dataloading.make_data import random_groups, random_rows, rich_spec, write_dataset
 from tests.dataloading.readers import batch_reader
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
+from tests.helpers.folders import tree
 from utils.config.data import DataConfig
 from utils.errors import UserError
 
@@ -34,7 +38,7 @@ def form(request):
 @pytest.fixture
 def stored(form, tmp_path):
     write_dataset(tmp_path / "d", form, train=83, test=20)
-    split = TfRawSplit(FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml"), "train")
+    split = TfRawSplit(spec_in(tmp_path / "d"), "train")
     yield split
     split.close()
 
@@ -45,22 +49,22 @@ def test_rows_read_equal_rows_written(form, stored):
     assert check_quick(spec, ("train", "test")) == {"train": 83, "test": 20}
     for start, stop in ((0, 83), (7, 8), (40, 71), (5, 5)):
         assert stored.read_numerical(start, stop).dtype == form.numerical_dtype
-        np.testing.assert_array_equal(stored.read_numerical(start, stop), numerical[start:stop])
-        np.testing.assert_array_equal(stored.read_labels(start, stop), labels[start:stop])
+        assert_array_equal(stored.read_numerical(start, stop), numerical[start:stop])
+        assert_array_equal(stored.read_labels(start, stop), labels[start:stop])
         for i, column in enumerate(ids):
             found = stored.read_ids(i, start, stop)
             assert (found.dtype.name, found.shape) == (spec.categorical[i].dtype, column[start:stop].shape)
-            np.testing.assert_array_equal(found, column[start:stop])
+            assert_array_equal(found, column[start:stop])
         if form.group is not None:
             found = stored.read_group(start, stop)
             assert found.dtype == form.group_dtype
-            np.testing.assert_array_equal(found, random_groups(form, 83, 0)[start:stop])
+            assert_array_equal(found, random_groups(form, 83, 0)[start:stop])
 
 
 def test_files_are_plain_rows(form, tmp_path):
     write_dataset(tmp_path, form, train=5, test=2)
     numerical, ids, _ = random_rows(form, 5, 0)
-    files = folder_bytes(tmp_path)
+    files = tree(tmp_path)
     assert files["train/cat_3.bin"] == ids[3].astype(np.int32).tobytes() and files["train/cat_1.bin"] == ids[1].astype(np.int8).tobytes()
     assert ("train/numerical.bin" in files) == bool(form.numerical) and files.get("train/numerical.bin", b"") == numerical.tobytes()
     assert ("train/group.bin" in files) == (form.group is not None)
@@ -90,15 +94,15 @@ def test_batch_has_h_rows_per_feature_for_any_number_of_workers(form, stored, wo
         padded = np.minimum(np.arange(start, start + size), stop - 1)
         for part in parts:
             assert part.ids.dtype == np.int32
-            np.testing.assert_array_equal(part.ids, expected_ids(ids, (3, 0, 1), start, stop, size))
-        np.testing.assert_array_equal(np.concatenate([part.local_ids for part in parts], axis=1), expected_ids(ids, (1, 2), start, stop, size))
-        np.testing.assert_array_equal(np.concatenate([part.numerical for part in parts]), numerical[padded])
-        np.testing.assert_array_equal(np.concatenate([part.labels for part in parts]), labels[padded])
+            assert_array_equal(part.ids, expected_ids(ids, (3, 0, 1), start, stop, size))
+        assert_array_equal(np.concatenate([part.local_ids for part in parts], axis=1), expected_ids(ids, (1, 2), start, stop, size))
+        assert_array_equal(np.concatenate([part.numerical for part in parts]), numerical[padded])
+        assert_array_equal(np.concatenate([part.labels for part in parts]), labels[padded])
         assert parts[0].numerical.dtype == form.numerical_dtype and parts[0].numerical.shape[1] == len(form.numerical)
         if form.group is None:
             assert all(part.groups is None for part in parts)
         else:
-            np.testing.assert_array_equal(np.concatenate([part.groups for part in parts]), groups[padded])
+            assert_array_equal(np.concatenate([part.groups for part in parts]), groups[padded])
 
 
 @settings(max_examples=30, deadline=None)
@@ -112,8 +116,8 @@ def test_shuffled_and_held_out_rows_keep_all_their_columns(n, local, workers, wi
     for parts in zip(*(reader.epoch(1) for reader in readers), strict=True):
         rows = np.concatenate([part.groups for part in parts])
         seen += rows[np.concatenate([part.weights for part in parts]) == 1].tolist()
-        np.testing.assert_array_equal(parts[0].ids, np.concatenate([c[rows].reshape(len(rows), -1).T for c in source.columns]))
-        np.testing.assert_array_equal(np.concatenate([part.numerical for part in parts])[:, 0], rows.astype(np.float16))
+        assert_array_equal(parts[0].ids, np.concatenate([c[rows].reshape(len(rows), -1).T for c in source.columns]))
+        assert_array_equal(np.concatenate([part.numerical for part in parts])[:, 0], rows.astype(np.float16))
     assert sorted(seen) == list(range(split.num_samples))
 
 
@@ -135,7 +139,7 @@ def test_samples_in_memory_give_the_batches_of_stored_ones():
     numerical, ids, _ = random_rows(spec, 10)
     split = MemorySplit(spec.categorical, spec.numerical, numerical, ids, "float32")
     batch = batch_reader(split, 4).read(2)
-    np.testing.assert_array_equal(batch.ids, expected_ids(ids, range(4), 8, 10, 4))
+    assert_array_equal(batch.ids, expected_ids(ids, range(4), 8, 10, 4))
     assert batch.numerical.dtype == np.float32 and batch.groups is None
     other = MemorySplit(spec.categorical, spec.numerical, numerical, [*ids[:3], ids[3][:, ::-1].copy()], "float32")
     assert other.fingerprint() != split.fingerprint()
@@ -181,8 +185,8 @@ def test_missing_id_of_a_feature_without_lists_is_an_error():
 
 def test_copy_has_the_same_files(form, tmp_path):
     write_dataset(tmp_path / "a", form, train=50, test=20, metadata={"from": "here"})
-    assert transcribe.main(["--src_dataset_path", str(tmp_path / "a"), "--dst_dataset_path", str(tmp_path / "b"), "--src_batch_size", "12"]) == 0
-    assert folder_bytes(tmp_path / "a") == folder_bytes(tmp_path / "b")
+    assert do(transcribe, "--src_dataset_path", tmp_path / "a", "--dst_dataset_path", tmp_path / "b", "--src_batch_size", "12") == 0
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
 
 
 def test_a_bad_list_is_not_copied(tmp_path):
@@ -191,7 +195,7 @@ def test_a_bad_list_is_not_copied(tmp_path):
     column[12 * 30 + 7] = 40_000
     column.tofile(tmp_path / "a" / "train" / "cat_3.bin")
     with pytest.raises(DatasetError, match=r"train/cat_3\.bin: feature cat_3, row 30, place 7 of its list: id 40000 is not in \[0, 40000\)"):
-        transcribe.main(["--src_dataset_path", str(tmp_path / "a"), "--dst_dataset_path", str(tmp_path / "b")])
+        do(transcribe, "--src_dataset_path", tmp_path / "a", "--dst_dataset_path", tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
 

@@ -9,6 +9,7 @@ from dataloading.batches import BatchReader
 from dataloading.synthetic.dataset import SyntheticDataset, write_dataset
 from dataloading.tf_raw import TfRawSplit
 from tests.dataloading.make_data import small_spec
+from tests.helpers.commands import do
 from utils.errors import UserError
 
 
@@ -18,12 +19,12 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("benchmark")
     write_dataset(folder / "tf_raw", SyntheticDataset(small_spec(), {"train": 250, "test": 50}, 1))
     flags = ("--dst_dataset_type", "split_tfrecords", "--src_batch_size", "50", "--train_only")
-    transcribe.main(["--src_dataset_path", str(folder / "tf_raw"), "--dst_dataset_path", str(folder / "split_tfrecords"), *flags])
+    do(transcribe, "--src_dataset_path", folder / "tf_raw", "--dst_dataset_path", folder / "split_tfrecords", *flags)
     return folder
 
 
 def benchmark(folder, kind, *flags):
-    return dataloader_benchmark.main(["--dataset_path", str(folder / kind), "--dataset_type", kind, *map(str, flags)])
+    return do(dataloader_benchmark, "--dataset_path", folder / kind, "--dataset_type", kind, *flags)
 
 
 @pytest.mark.parametrize("kind", ["tf_raw", "split_tfrecords"])
@@ -74,7 +75,7 @@ def test_flags_without_effect_are_named(folder, capsys):
 )
 def test_invalid_input_is_one_line(folder, kind, flags, message):
     with pytest.raises(UserError, match=message) as caught:
-        dataloader_benchmark.main(["--dataset_path", str(folder / kind), *map(str, flags)])
+        do(dataloader_benchmark, "--dataset_path", folder / kind, *flags)
     assert "\n" not in str(caught.value)
 
 

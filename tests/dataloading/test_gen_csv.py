@@ -5,17 +5,19 @@ import signal
 import sys
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 import yaml
+from numpy.testing import assert_array_equal
 
 from dataloading import gen_csv, transcode, validate
 from dataloading.feature_spec import FeatureSpec
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
 from tests.children import child, found, wait_for
-from tests.dataloading.make_data import folder_bytes
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml, spec_in
+from tests.helpers.folders import tree
 from utils.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -23,12 +25,12 @@ NVIDIA = ROOT / "tests/dataloading/csv_files/nvidia_small_csv.yaml"
 
 
 def drawn(folder, *flags, spec=NVIDIA):
-    return gen_csv.main(["--feature_spec_in", str(spec), "--output", str(folder), *flags])
+    return do(gen_csv, "--feature_spec_in", spec, "--output", folder, *flags)
 
 
 def with_entries(folder, change):
     """Write NVIDIA's specification with a change to its content; return the file."""
-    content = yaml.safe_load(NVIDIA.read_text())
+    content = read_yaml(NVIDIA)
     change(content)
     path = folder / "changed.yaml"
     path.write_text(yaml.safe_dump(content))
@@ -57,25 +59,25 @@ def test_labels_are_zeros_and_ones(csv):
 
 
 def test_transcoded_rows_equal_the_drawn_rows(csv, tmp_path, capsys):
-    assert transcode.main(["--input", str(csv), "--output", str(tmp_path / "raw"), "--feature_spec_out", "other.yaml", "--chunk_size", "130"]) == 0
+    assert do(transcode, "--input", csv, "--output", tmp_path / "raw", "--feature_spec_out", "other.yaml", "--chunk_size", "130") == 0
     assert "train 500 rows, test 500 rows" in capsys.readouterr().out
     spec = FeatureSpec.from_yaml(tmp_path / "raw/other.yaml")
     assert spec.cardinalities[::2] == (10, 127)
     source, _ = gen_csv.unwritten_csv_spec(NVIDIA, "", gen_csv.AUTO_ROWS)
     for name in ("train", "test"):
         expected, split = SyntheticSplit(source, name, 500, 0), TfRawSplit(spec, name)
-        np.testing.assert_array_equal(split.read_numerical(0, 500), expected.read_numerical(0, 500))
-        np.testing.assert_array_equal(split.read_labels(0, 500), expected.read_labels(0, 500))
+        assert_array_equal(split.read_numerical(0, 500), expected.read_numerical(0, 500))
+        assert_array_equal(split.read_labels(0, 500), expected.read_labels(0, 500))
         for i in range(3):
-            np.testing.assert_array_equal(split.read_ids(i, 0, 500), expected.read_ids(i, 0, 500))
+            assert_array_equal(split.read_ids(i, 0, 500), expected.read_ids(i, 0, 500))
         split.close()
-    assert validate.main(["--dataset_path", str(tmp_path / "raw"), "--feature_spec", "other.yaml"]) == 0
+    assert do(validate, "--dataset_path", tmp_path / "raw", "--feature_spec", "other.yaml") == 0
 
 
 def test_auto_cardinality_is_one_more_than_the_greatest_id(csv, tmp_path):
     (csv / "test/catpart2.bin").write_text("5,333\n" * 500)
-    transcode.main(["--input", str(csv), "--output", str(tmp_path / "raw")])
-    assert FeatureSpec.from_yaml(tmp_path / "raw/feature_spec.yaml").cardinalities == (10, 334, 127)
+    do(transcode, "--input", csv, "--output", tmp_path / "raw")
+    assert spec_in(tmp_path / "raw").cardinalities == (10, 334, 127)
 
 
 def test_files_of_a_chunk_share_its_rows_and_lists_are_written(tmp_path):
@@ -88,26 +90,26 @@ def test_files_of_a_chunk_share_its_rows_and_lists_are_written(tmp_path):
     assert [len((tmp_path / f"csv/train/l{i}.csv").read_text().splitlines()) for i in range(3)] == [33, 33, 34]
     assert all(cell.count("|") == 2 for cell in (tmp_path / "csv/test/catpart1.bin").read_text().split())
     shutil.copy(spec, tmp_path / "csv/feature_spec.yaml")
-    transcode.main(["--input", str(tmp_path / "csv"), "--output", str(tmp_path / "raw")])
+    do(transcode, "--input", tmp_path / "csv", "--output", tmp_path / "raw")
     source, _ = gen_csv.unwritten_csv_spec(spec, "", gen_csv.AUTO_ROWS)
-    split = TfRawSplit(FeatureSpec.from_yaml(tmp_path / "raw/feature_spec.yaml"), "train")
-    np.testing.assert_array_equal(split.read_labels(0, 100), SyntheticSplit(source, "train", 100, 0).read_labels(0, 100))
+    split = TfRawSplit(spec_in(tmp_path / "raw"), "train")
+    assert_array_equal(split.read_labels(0, 100), SyntheticSplit(source, "train", 100, 0).read_labels(0, 100))
     split.close()
 
 
 def test_same_seed_same_bytes(tmp_path):
     for folder, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         drawn(tmp_path / folder, "--seed", seed)
-    assert folder_bytes(tmp_path / "a") == folder_bytes(tmp_path / "b") != folder_bytes(tmp_path / "c")
+    assert tree(tmp_path / "a") == tree(tmp_path / "b") != tree(tmp_path / "c")
 
 
 def test_existing_file_is_refused_unless_overwrite(csv):
-    before = folder_bytes(csv)
+    before = tree(csv)
     with pytest.raises(UserError, match=r"csv/test/numerical\.bin exists already; choose another --output, or pass --overwrite"):
         drawn(csv, "--seed", "1")
-    assert folder_bytes(csv) == before
+    assert tree(csv) == before
     drawn(csv, "--seed", "1", "--size", "500", "--overwrite")
-    assert folder_bytes(csv) != before and not list(csv.glob(".writing-*"))
+    assert tree(csv) != before and not list(csv.glob(".writing-*"))
 
 
 @pytest.mark.parametrize(
@@ -170,27 +172,27 @@ def test_killed_half_way_leaves_no_file_and_the_next_run_succeeds(tmp_path):
 )
 def test_transcode_errors_name_its_own_flags(csv, tmp_path, flags, message):
     words = ["--input", str(csv), "--output", str(tmp_path / "data_here")]
-    transcode.main(words)
-    before = folder_bytes(tmp_path)
+    do(transcode, *words)
+    before = tree(tmp_path)
     with pytest.raises(UserError, match=message) as caught:
-        transcode.main([*words, *(str(csv) if flag == "IN" else flag for flag in flags)])
-    assert "src_" not in str(caught.value) and "dst_" not in str(caught.value) and folder_bytes(tmp_path) == before
+        do(transcode, *words, *(str(csv) if flag == "IN" else flag for flag in flags))
+    assert "src_" not in str(caught.value) and "dst_" not in str(caught.value) and tree(tmp_path) == before
 
 
 def test_transcode_refuses_ids_beyond_the_declared_cardinality_and_other_chunks(csv, tmp_path):
     words = ["--input", str(csv), "--output", str(tmp_path / "raw")]
     (csv / "train/catpart0.bin").write_text("10,1,1\n" * 500)
     with pytest.raises(UserError, match=r"catpart0\.bin, line 1, feature cat_0\.bin: expected a whole number in \[0, 10\), found '10'"):
-        transcode.main(words)
+        do(transcode, *words)
     spec = with_entries(csv, lambda c: c["source_spec"]["train"][0].update(type="split_binary"))
     with pytest.raises(UserError, match=r"source_spec\.train\[0\]: type is split_binary, expected csv$"):
-        transcode.main([*words, "--feature_spec_in", spec.name])
+        do(transcode, *words, "--feature_spec_in", spec.name)
     assert not (tmp_path / "raw").exists()
 
 
 def test_transcode_overwrites_on_request(csv, tmp_path):
     words = ["--input", str(csv), "--output", str(tmp_path / "raw")]
-    transcode.main(words)
-    before = folder_bytes(tmp_path / "raw")
-    transcode.main([*words, "--overwrite"])
-    assert folder_bytes(tmp_path / "raw") == before  # not doubled
+    do(transcode, *words)
+    before = tree(tmp_path / "raw")
+    do(transcode, *words, "--overwrite")
+    assert tree(tmp_path / "raw") == before  # not doubled

@@ -6,6 +6,7 @@ import pytest
 
 from dataloading.feature_spec import FeatureSpec
 from dataloading.generate_feature_spec import VARIANTS, main, variant_spec
+from tests.helpers.datasets import spec_in
 from utils.errors import UserError
 
 TRACKED = Path(__file__).parents[2] / "feature_spec.yaml"
@@ -35,7 +36,7 @@ def test_invalid_destination_is_rejected(tmp_path):
 
 def test_missing_folder_is_created(tmp_path):
     assert main(["--variant", "small_synthetic", "--dst", str(tmp_path / "a" / "SPEC" / "feature_spec.yaml")]) == 0
-    assert FeatureSpec.from_yaml(tmp_path / "a" / "SPEC" / "feature_spec.yaml").cardinalities == VARIANTS["small_synthetic"]
+    assert spec_in(tmp_path / "a" / "SPEC").cardinalities == VARIANTS["small_synthetic"]
 
 
 def test_abbreviated_flags_are_refused():

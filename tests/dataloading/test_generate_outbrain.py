@@ -2,17 +2,17 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from numpy.testing import assert_allclose
 
 from dataloading import generate_outbrain
 from dataloading.generate_outbrain import expected_precision
 from dataloading.synthetic.outbrain_world import OutbrainWorld, Sizes
+from tests.helpers.commands import do, run_limited
 from utils.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ COLUMNS = {
 
 
 def draw(folder, *flags):
-    assert generate_outbrain.main(["--dst", str(folder), *map(str, flags)]) == 0
+    assert do(generate_outbrain, "--dst", folder, *flags) == 0
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
@@ -78,13 +78,13 @@ def test_equal_seeds_give_equal_files(tmp_path):
 def test_the_expected_precision_by_hand():
     # P = 1/7, 4/7, 2/7: the ranks are 3, 1, 2, and 4/7 / 1 + 2/7 / 2 + 1/7 / 3 = 16/21; then two ads as good as each other: 1/2 + 1/4.
     expected, ranks = expected_precision(np.log([1.0, 4.0, 2.0, 3.0, 3.0]), np.array([0, 3]))
-    np.testing.assert_allclose(expected, [16 / 21, 3 / 4], atol=1e-12)
+    assert_allclose(expected, [16 / 21, 3 / 4], atol=1e-12)
     assert ranks[:3].tolist() == [3, 1, 2] and sorted(ranks[3:]) == [1, 2]
 
 
 def test_ads_beyond_the_twelfth_do_not_count():
     expected, _ = expected_precision(np.zeros(20), np.array([0]))
-    np.testing.assert_allclose(expected, [sum(1 / rank for rank in range(1, 13)) / 20])
+    assert_allclose(expected, [sum(1 / rank for rank in range(1, 13)) / 20])
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.3, 3.0])
@@ -128,22 +128,21 @@ def test_utilities_depend_only_on_values_in_the_files():
 @pytest.mark.parametrize("flags", [("--displays", 5), ("--seed", -1), ("--signal", -1), ("--signal", "nan"), ("--displays", 10**9)])
 def test_invalid_flag_is_one_line_error(tmp_path, flags):
     with pytest.raises(UserError, match="expected"):
-        generate_outbrain.main(["--dst", str(tmp_path / "x"), *map(str, flags)])
+        do(generate_outbrain, "--dst", tmp_path / "x", *flags)
     assert not (tmp_path / "x").exists()
 
 
 def test_existing_files_are_kept(tmp_path):
     (tmp_path / "events.csv").write_text("mine")
     with pytest.raises(UserError, match=r"events\.csv: already exists; choose another --dst"):
-        generate_outbrain.main(["--dst", str(tmp_path), "--displays", "100"])
+        do(generate_outbrain, "--dst", tmp_path, "--displays", "100")
     assert [path.name for path in tmp_path.iterdir()] == ["events.csv"]
 
 
 @pytest.mark.parametrize("blocks", [2, 40])
 def test_failed_write_is_one_line_error_and_leaves_no_files(tmp_path, blocks):
     flags = ["--dst", str(tmp_path / "new" / "raw"), "--displays", "2000"]
-    words = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", sys.executable, "-m", "dataloading.generate_outbrain", *flags]
-    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    result = run_limited(f"ulimit -f {blocks}", "-m", "dataloading.generate_outbrain", *flags)
     assert result.returncode == 1
     said = rf"dataloading.generate_outbrain: error: {tmp_path}/new/raw/\.writing-\w+/\w+\.(csv|parquet): File too large"
     assert re.fullmatch(said, result.stderr.strip())

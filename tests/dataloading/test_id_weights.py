@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import yaml
+from numpy.testing import assert_array_equal
 
 from dataloading import validate
 from dataloading.batches import BatchReader, Ids, Order, Share
@@ -14,6 +14,8 @@ from dataloading.feature_spec import Categorical, FeatureSpec, FeatureSpecError
 from dataloading.features import DatasetError
 from dataloading.id_weights import ids_and_weights, joined, without_idle
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml, spec_in
 
 TAGS = Categorical("tags", 90, "int8", hotness=3, weights=True)
 TOPICS = Categorical("topics", 9, "int8", hotness=2, pooling="mean", weights=True)
@@ -54,29 +56,29 @@ def dataset(tmp_path):
 
 
 def split_of(folder):
-    return TfRawSplit(FeatureSpec.from_yaml(folder / "feature_spec.yaml"), "train")
+    return TfRawSplit(spec_in(folder), "train")
 
 
 def test_ids_and_weights_lie_in_a_file_each(dataset):
-    content = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
+    content = read_yaml(dataset / "feature_spec.yaml")
     assert content["feature_spec"]["tags"] == {"cardinality": 90, "hotness": 3, "weights": True, "dtype": "int8"}
     assert content["feature_spec"]["one"] == {"cardinality": 40_000, "weights": True, "dtype": "int32"}
     assert "weights" not in content["feature_spec"]["user"]
     chunks = {chunk["features"][0]: chunk["files"] for chunk in content["source_spec"]["train"]}
     assert chunks["tags"] == ["train/tags.bin", "train/tags.weights.bin"] and chunks["user"] == ["train/user.bin"]
     ids, weights = ids_and_weights(drawn()[1])
-    np.testing.assert_array_equal(np.fromfile(dataset / "train/tags.bin", np.int8).reshape(-1, 3), ids)
-    np.testing.assert_array_equal(np.fromfile(dataset / "train/tags.weights.bin", np.float32).reshape(-1, 3), weights)
-    assert (weights[ids == -1] == 0).all() and FeatureSpec.from_yaml(dataset / "feature_spec.yaml").to_dict() == content
+    assert_array_equal(np.fromfile(dataset / "train/tags.bin", np.int8).reshape(-1, 3), ids)
+    assert_array_equal(np.fromfile(dataset / "train/tags.weights.bin", np.float32).reshape(-1, 3), weights)
+    assert (weights[ids == -1] == 0).all() and spec_in(dataset).to_dict() == content
     split = split_of(dataset)
     for number, column in enumerate(drawn()):
-        np.testing.assert_array_equal(split.read_ids(number, 3, 19), column[3:19])
-    assert check_quick(split.spec, ("train",)) == {"train": SAMPLES} and validate.main(["--dataset_path", str(dataset)]) == 0
+        assert_array_equal(split.read_ids(number, 3, 19), column[3:19])
+    assert check_quick(split.spec, ("train",)) == {"train": SAMPLES} and do(validate, "--dataset_path", dataset) == 0
 
 
 def test_nvidia_s_reader_refuses_such_a_dataset(dataset):
     """Its check of a specification demands one file in each chunk; it would ignore the unknown entry `weights`."""
-    chunks = yaml.safe_load((dataset / "feature_spec.yaml").read_text())["source_spec"]["train"]
+    chunks = read_yaml(dataset / "feature_spec.yaml")["source_spec"]["train"]
     assert any(len(chunk["files"]) != 1 for chunk in chunks)
 
 
@@ -89,15 +91,15 @@ def test_a_batch_holds_the_bits_of_the_weights_below_the_ids(dataset, shuffled):
     expected = np.concatenate([column.reshape(SAMPLES, -1) for column in map(without_idle, drawn()[1:])], axis=1)
     found = np.concatenate([batch.ids[1:, : min(8, batch.num_samples)] for batch in whole], axis=1).T
     order_of = np.lexsort(found.T), np.lexsort(expected.T)
-    np.testing.assert_array_equal(found[order_of[0]], expected[order_of[1]])
+    assert_array_equal(found[order_of[0]], expected[order_of[1]])
     for rows in (whole[0].ids[1:7], whole[0].ids[7:11], whole[0].ids[11:]):
         ids, weights = np.split(rows, 2)
         assert ((ids == -1) == (weights.view(np.float32) == 0)).all() and (ids == -1).any() and (ids >= 0).any()
     for rank in range(2):
         share = Share(features=(2,), local_features=(1, 3), rank=rank, num_workers=2)
         for batch, all_of_it in zip(BatchReader(split_of(dataset), 8, share, order).epoch(), whole, strict=True):
-            np.testing.assert_array_equal(batch.ids, all_of_it.ids[7:11])
-            np.testing.assert_array_equal(batch.local_ids, all_of_it.ids[[*range(1, 7), 11, 12], 4 * rank : 4 * rank + 4])
+            assert_array_equal(batch.ids, all_of_it.ids[7:11])
+            assert_array_equal(batch.local_ids, all_of_it.ids[[*range(1, 7), 11, 12], 4 * rank : 4 * rank + 4])
 
 
 @pytest.mark.parametrize(("feature", "value"), [("tags", np.nan), ("tags", np.inf), ("topics", -0.5), ("topics", -np.inf), ("one", np.nan)])
@@ -113,7 +115,7 @@ def test_a_weight_that_cannot_be_is_named_with_its_place(dataset, capsys, featur
         list(BatchReader(split_of(dataset), 8).epoch())
     with pytest.raises(DatasetError, match=message):
         stored_rows(split_of(dataset))(0, SAMPLES)
-    assert validate.main(["--dataset_path", str(dataset)]) == 1
+    assert do(validate, "--dataset_path", dataset) == 1
     assert f"{feature}.weights.bin: feature {feature}, row {row}, place {place} of its list: weight {value:g}" in capsys.readouterr().err
 
 
@@ -130,7 +132,7 @@ def test_a_sum_takes_negative_weights_and_an_id_out_of_range_is_mapped_without_t
 def test_validate_counts_the_weights_of_ids_only(dataset, capsys, monkeypatch):
     """Not the 0 of padding; in any number of blocks."""
     monkeypatch.setattr("dataloading.scan.BLOCK_BYTES", 40)
-    assert validate.main(["--dataset_path", str(dataset)]) == 0
+    assert do(validate, "--dataset_path", dataset) == 0
     lines = {line[:27].strip(): line[27:].split() for line in capsys.readouterr().out.splitlines()}
     for feature, column in zip(FEATURES[1:], drawn()[1:], strict=True):
         ids, weights = ids_and_weights(column)
@@ -143,7 +145,7 @@ def test_validate_counts_the_weights_of_ids_only(dataset, capsys, monkeypatch):
     row, place = divmod(int(np.flatnonzero(ids == -1)[2]), 3)
     weights[3 * row + place] = -7
     weights.tofile(path)
-    assert validate.main(["--dataset_path", str(dataset)]) == 1
+    assert do(validate, "--dataset_path", dataset) == 1
     message = f"tags.weights.bin: feature tags, row {row}, place {place} of its list: weight -7 where there is no id, expected 0; 1 bad row"
     assert message in capsys.readouterr().err
 
@@ -154,16 +156,16 @@ def test_a_file_of_weights_that_is_missing_or_short_is_named(dataset, capsys):
     with pytest.raises(DatasetError, match=r"topics\.weights\.bin: 22 samples, the other files of train hold 23"):
         split_of(dataset)
     path.unlink()
-    assert validate.main(["--dataset_path", str(dataset)]) == 1
+    assert do(validate, "--dataset_path", dataset) == 1
     assert "topics.weights.bin: No such file" in capsys.readouterr().err
     (dataset / "train/tags.bin").unlink()  # its weights are scanned without it
-    assert validate.main(["--dataset_path", str(dataset)]) == 1
+    assert do(validate, "--dataset_path", dataset) == 1
     captured = capsys.readouterr()
     assert "tags.bin: No such file" in captured.err and "tags (weights)" in captured.out
 
 
 def test_a_specification_must_say_what_its_files_hold(dataset):
-    content = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
+    content = read_yaml(dataset / "feature_spec.yaml")
     content["source_spec"]["train"][2]["files"].pop()
     expected = ["source_spec.train: chunk [tags]: 1 file, expected two: of the ids and of their weights, since feature_spec says `weights: true`"]
     assert spec_faults(FeatureSpec.from_dict(content), ("train",)) == expected
@@ -182,5 +184,5 @@ def test_weights_of_rows_and_of_ids_do_not_mix(tmp_path, features):
     with TfRawWriter(tmp_path, spec, ("train",)) as writer:
         writer.append("train", np.ones((SAMPLES, 1)), columns, np.arange(SAMPLES) % 2, None, weights)
         split = TfRawSplit(writer.publish({}), "train")
-    np.testing.assert_array_equal(split.read_weights(0, SAMPLES), weights)
-    np.testing.assert_array_equal(split.read_ids(0, 0, SAMPLES), columns[0])
+    assert_array_equal(split.read_weights(0, SAMPLES), weights)
+    assert_array_equal(split.read_ids(0, 0, SAMPLES), columns[0])

@@ -9,6 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_array_equal
 
 from dataloading import gen_csv, transcode, transcribe, validate
 from dataloading.csv_files.columns import WeightedListColumn, list_cells
@@ -18,6 +19,8 @@ from dataloading.features import DatasetError
 from dataloading.id_weights import ids_and_weights, joined
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
 
 TAGS = Categorical("tags", 90, "int32", hotness=3, weights=True)
 TOPICS = Categorical("topics", 9, "int32", hotness=2, pooling="mean", weights=True)
@@ -43,8 +46,8 @@ def written(folder, *lines, header=HEADER, spec=None, name="train.csv", end="\n"
 
 def transcribed(folder, destination, *flags):
     words = ["--src_dataset_type", "csv", "--src_dataset_path", folder, "--dst_dataset_path", destination, "--train_only", *flags]
-    assert transcribe.main([str(word) for word in words]) == 0
-    return TfRawSplit(FeatureSpec.from_yaml(destination / "feature_spec.yaml"), "train")
+    assert do(transcribe, *words) == 0
+    return TfRawSplit(spec_in(destination), "train")
 
 
 def pairs(values):
@@ -65,7 +68,7 @@ def test_cells_become_the_two_files_of_a_feature(tmp_path):
     assert np.fromfile(tmp_path / "d/train/tags.bin", np.int8).tolist() == [12, 7, -1, -1, -1, -1, 5, -1, -1]
     assert np.fromfile(tmp_path / "d/train/one.weights.bin", np.float32).tolist() == [-1.5, 0, np.float32(1e-3)]
     assert split.read_ids(0, 0, 3).tolist() == [7, 9, 0] and split.read_labels(0, 3).tolist() == [1, 0, 1]
-    assert validate.main(["--dataset_path", str(tmp_path / "d")]) == 0
+    assert do(validate, "--dataset_path", tmp_path / "d") == 0
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,7 @@ def test_cells_become_the_two_files_of_a_feature(tmp_path):
 def test_forms_of_a_cell(tmp_path, cell, expected, end):
     for number, (header, start) in enumerate(((HEADER, ""), ("\ufeff" + HEADER, ""), (HEADER, "1,,0.5,,,0" + end))):
         folder = written(tmp_path / f"csv{number}", f"{start}7,{cell},0.5,,,1", header=header, end=end)
-        (_, ids, *_), *_ = read_csv_split(FeatureSpec.from_yaml(folder / "feature_spec.yaml"), "train", 10)
+        (_, ids, *_), *_ = read_csv_split(spec_in(folder), "train", 10)
         assert pairs(ids[1])[-1] == expected and ids[1].dtype == np.int32 and ids[1].shape[1] == 6
 
 
@@ -141,7 +144,7 @@ def test_weights_that_the_specification_does_not_state_are_refused(tmp_path):
 
 
 def spec_of_folder(folder):
-    return FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+    return spec_in(folder)
 
 
 def test_a_file_without_a_header_may_begin_with_a_weighted_list(tmp_path, capsys):
@@ -170,7 +173,7 @@ def test_written_cells_are_read_back_to_the_bit(ids, weights, pooling):
     ids = np.take_along_axis(ids, np.argsort(ids < 0, axis=1, kind="stable"), axis=1)  # the ids first
     found, bad = WeightedListColumn("a", "int32", 6, 3, pooling).convert(list_cells(ids, weights))
     assert bad is None
-    np.testing.assert_array_equal(found, joined(ids, weights))
+    assert_array_equal(found, joined(ids, weights))
 
 
 # Many rows ----------------------------------------------------------------------------------------------------------------
@@ -190,7 +193,7 @@ def drawn(tmp_path):
         for split in ("train", "test")
     }
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(content))
-    assert gen_csv.main(["--feature_spec_in", str(tmp_path / "spec.yaml"), "--output", str(tmp_path / "csv"), "--size", "6007"]) == 0
+    assert do(gen_csv, "--feature_spec_in", tmp_path / "spec.yaml", "--output", tmp_path / "csv", "--size", "6007") == 0
     content["feature_spec"]["tags"]["cardinality"] = content["feature_spec"]["one"]["cardinality"] = "auto"
     (tmp_path / "csv/feature_spec.yaml").write_text(yaml.safe_dump(content))
     return tmp_path / "csv", spec, 6007
@@ -200,23 +203,23 @@ def test_transcoded_rows_equal_the_drawn_ones(drawn, tmp_path):
     folder, spec, rows = drawn
     cells, *_ = pl.read_csv(folder / "train/a1.csv", has_header=False)
     assert len(cells) == rows - rows // 2 and cells.str.contains(r"^\d+:\d+\.\d+$").all()
-    assert transcode.main(["--input", str(folder), "--output", str(tmp_path / "raw"), "--chunk_size", "1000"]) == 0
+    assert do(transcode, "--input", folder, "--output", tmp_path / "raw", "--chunk_size", "1000") == 0
     found = spec_of_folder(tmp_path / "raw")
     for name in ("train", "test"):
         expected, split = SyntheticSplit(spec, name, rows, 0), TfRawSplit(found, name)
         for i in range(4):
-            np.testing.assert_array_equal(split.read_ids(i, 0, rows), expected.read_ids(i, 0, rows))
-        np.testing.assert_array_equal(split.read_labels(0, rows), expected.read_labels(0, rows))
+            assert_array_equal(split.read_ids(i, 0, rows), expected.read_ids(i, 0, rows))
+        assert_array_equal(split.read_labels(0, rows), expected.read_labels(0, rows))
     greatest = max(int(ids_and_weights(SyntheticSplit(spec, name, rows, 0).read_ids(2, 0, rows))[0].max()) for name in ("train", "test"))
     assert found.cardinalities == (90, 300, greatest + 1, 50) and [one.weights for one in found.categorical] == [True, True, True, False]
-    assert validate.main(["--dataset_path", str(tmp_path / "raw")]) == 0
+    assert do(validate, "--dataset_path", tmp_path / "raw") == 0
 
 
 def test_transcribed_in_other_batches_is_the_same(drawn, tmp_path):
     folder, _, rows = drawn
     one, other = (transcribed(folder, tmp_path / f"d{size}", "--src_batch_size", size) for size in (rows, 777))
     for i in range(4):
-        np.testing.assert_array_equal(one.read_ids(i, 0, rows), other.read_ids(i, 0, rows))
+        assert_array_equal(one.read_ids(i, 0, rows), other.read_ids(i, 0, rows))
 
 
 def test_a_column_of_empty_lists_only(tmp_path):

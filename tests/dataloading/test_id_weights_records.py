@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_array_equal
 
 from dataloading import transcribe
 from dataloading.batches import BatchReader, Ids, Order, Share
@@ -18,7 +19,9 @@ from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from dataloading.tfrecord.batch_folders import batch_spec
 from dataloading.tfrecord.batch_split import BatchRecordSplit
 from dataloading.tfrecord.spec import tfrecord_spec
-from tests.dataloading.make_data import folder_bytes
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
+from tests.helpers.folders import tree
 from utils.errors import UserError
 
 FEATURES = (
@@ -64,11 +67,11 @@ def folders(tmp_path_factory):
 
 
 def transcribed(source, destination, *flags):
-    return transcribe.main(["--src_dataset_path", str(source), "--dst_dataset_path", str(destination), *flags])
+    return do(transcribe, "--src_dataset_path", source, "--dst_dataset_path", destination, *flags)
 
 
 def opened(records):
-    return BatchRecordSplit(batch_spec(FeatureSpec.from_yaml(records / "feature_spec.yaml")), "train")
+    return BatchRecordSplit(batch_spec(spec_in(records)), "train")
 
 
 @pytest.fixture
@@ -85,7 +88,7 @@ def changed(path, **entries):
 
 
 def test_rows_survive_the_round_trip_to_the_byte(folders):
-    raw, _, back = map(folder_bytes, folders)
+    raw, _, back = map(tree, folders)
     assert raw == back and sum(name.endswith("weights.bin") for name in raw) == 6
 
 
@@ -101,20 +104,20 @@ def test_weights_have_a_folder_with_the_row_splits_of_the_ids(folders):
         values, splits = tf.unstack(tf.io.parse_tensor(content, tf.string))
         tensors[name] = tf.io.parse_tensor(values, kind).numpy(), tf.io.parse_tensor(splits, tf.int32).numpy()
     ids, weights = ids_and_weights(drawn(60, 0)[1][:20])
-    np.testing.assert_array_equal(tensors["categorical_1"][0], ids[ids >= 0])
-    np.testing.assert_array_equal(tensors["categorical_weights_1"][0], weights[ids >= 0])
-    np.testing.assert_array_equal(tensors["categorical_1"][1], tensors["categorical_weights_1"][1])
+    assert_array_equal(tensors["categorical_1"][0], ids[ids >= 0])
+    assert_array_equal(tensors["categorical_weights_1"][0], weights[ids >= 0])
+    assert_array_equal(tensors["categorical_1"][1], tensors["categorical_weights_1"][1])
 
 
 def test_batches_are_those_of_tf_raw(folders):
     raw, records, _ = folders
-    stored = TfRawSplit(FeatureSpec.from_yaml(raw / "feature_spec.yaml"), "train")
+    stored = TfRawSplit(spec_in(raw), "train")
     for order in (Order(), Order(shuffle_seed=3, window=2)):
         for share in (None, Share(features=(1, 4), local_features=(3,), rank=1, num_workers=2)):
             options = {"order": order} | ({} if share is None else {"share": share})
             for one, other in zip(BatchReader(stored, 16, **options).epoch(), BatchReader(opened(records), 16, **options).epoch(), strict=True):
-                np.testing.assert_array_equal(one.ids, other.ids)
-                np.testing.assert_array_equal(one.labels, other.labels)
+                assert_array_equal(one.ids, other.ids)
+                assert_array_equal(one.labels, other.labels)
     assert len({split.fingerprint() for split in (opened(records), stored)}) == 2
 
 
@@ -185,7 +188,7 @@ def test_weights_of_other_lists_than_the_ids_are_named(records):
 
 def test_weights_that_cannot_be_are_named_with_their_place(records):
     """The weights of `tags`, some negative, are none of a mean."""
-    spec = FeatureSpec.from_yaml(records / "feature_spec.yaml")
+    spec = spec_in(records)
     features = tuple(replace(one, pooling="mean") if one.name == "tags" else one for one in spec.categorical)
     split = BatchRecordSplit(batch_spec(replace(spec, categorical=features)), "train")
     with pytest.raises(DatasetError, match=r"record 0: feature tags, row 0, place 0 of its list: weight -1\.5 is not a finite number of"):

@@ -4,16 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from sklearn.metrics import roc_auc_score
 
 from dataloading import prepare_synthetic_dataset, transcribe, validate
-from dataloading.feature_spec import FeatureSpec, generator_spec
+from dataloading.feature_spec import generator_spec
 from dataloading.features import DatasetError
 from dataloading.generate_feature_spec import main as generate
 from dataloading.id_weights import ids_and_weights, joined
 from dataloading.synthetic.dataset import SyntheticDataset, write_dataset
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
+from tests.dataloading.make_data import least_squares
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
 from utils.errors import UserError
 
 ROWS = 1 << 15
@@ -43,7 +47,7 @@ def test_lists_hold_distinct_ids_with_weights_of_mean_1():
         values = split.read_ids(i, 0, ROWS)
         assert values.shape == (ROWS, 2 * hotness) and values.dtype == np.int32
         ids, weights = ids_and_weights(values)
-        np.testing.assert_array_equal(ids, plain.read_ids(i, 0, ROWS).reshape(ROWS, -1))  # weights change no id
+        assert_array_equal(ids, plain.read_ids(i, 0, ROWS).reshape(ROWS, -1))  # weights change no id
         # five standard deviations of the mean of ROWS weights
         assert weights.mean() == pytest.approx(1, abs=5 * 0.6 / np.sqrt(weights.size)) and (weights == 0).mean() == pytest.approx(0.05, abs=0.006)
         assert weights.min() == 0 and weights[weights > 0].min() >= 0.1 and 1.99 < weights.max() <= 2
@@ -57,10 +61,10 @@ def test_rows_do_not_depend_on_the_range_read():
     numerical, ids, labels, probabilities = split.read_rows(0, 600)
     for start, stop in ((0, 1), (17, 300), (599, 600), (5, 5)):
         for i, column in enumerate(ids):
-            np.testing.assert_array_equal(split.read_ids(i, start, stop), column[start:stop])
-        np.testing.assert_array_equal(split.probabilities(start, stop), probabilities[start:stop])
-        np.testing.assert_array_equal(split.read_labels(start, stop), labels[start:stop])
-        np.testing.assert_array_equal(split.read_numerical(start, stop), numerical[start:stop])
+            assert_array_equal(split.read_ids(i, start, stop), column[start:stop])
+        assert_array_equal(split.probabilities(start, stop), probabilities[start:stop])
+        assert_array_equal(split.read_labels(start, stop), labels[start:stop])
+        assert_array_equal(split.read_numerical(start, stop), numerical[start:stop])
     assert (
         SyntheticSplit(spec_of(), "test", 1000, 4).read_ids(1, 0, 9).tolist()
         != SyntheticSplit(spec_of(), "train", 1000, 4).read_ids(1, 0, 9).tolist()
@@ -71,19 +75,20 @@ def test_rows_do_not_depend_on_the_range_read():
 # The planted signal -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    "spec",
+    ("spec", "seed"),
     [
-        spec_of(),
-        spec_of(hotness=(1, 1, 1, 1), means=(), num_numerical=0),
-        spec_of(rows=(60, 60, 60, 60), hotness=(3, 1, 1, 4), means=(0,), shared=(0, 1, 2, 3)),
-        spec_of(means=(1, 2, 3), num_numerical=0),
-        spec_of(weighted=(1, 3), shared=(0, 1)),
-        spec_of(rows=(4, 9, 9, 9), hotness=(4, 9, 2, 3)),
-        spec_of(rows=(100_000,) * 4, hotness=(1, 60, 4, 1), means=(1,)),
+        (spec_of(), 0),
+        (spec_of(), 1),
+        (spec_of(), 2),
+        (spec_of(hotness=(1, 1, 1, 1), means=(), num_numerical=0), 1),
+        (spec_of(rows=(60, 60, 60, 60), hotness=(3, 1, 1, 4), means=(0,), shared=(0, 1, 2, 3)), 2),
+        (spec_of(means=(1, 2, 3), num_numerical=0), 0),
+        (spec_of(weighted=(1, 3), shared=(0, 1)), 1),
+        (spec_of(rows=(4, 9, 9, 9), hotness=(4, 9, 2, 3)), 2),
+        (spec_of(rows=(100_000,) * 4, hotness=(1, 60, 4, 1), means=(1,)), 0),
     ],
-    ids=["all", "one id", "one table", "means", "some", "full lists", "large tables"],
+    ids=["all", "all, seed 1", "all, seed 2", "one id", "one table", "means", "some", "full lists", "large tables"],
 )
 def test_logit_deviation_equals_the_signal_and_its_mean_does_not_drift(spec, seed):
     _, _, labels, probabilities = SyntheticSplit(spec, "test", ROWS, seed).read_rows(0, ROWS)
@@ -149,8 +154,7 @@ def test_a_model_with_weights_learns_more_than_one_without():
     for weigh in (True, False):
         x, y, _ = design(SyntheticSplit(spec, "train", rows, 0), weigh)
         test_x, test_y, probabilities = design(SyntheticSplit(spec, "test", rows, 0), weigh)
-        x = x.astype(np.float64) - x.mean(axis=0, dtype=np.float64)
-        found[weigh] = roc_auc_score(test_y, test_x @ np.linalg.solve(x.T @ x + 1e-3 * np.eye(x.shape[1]), x.T @ y))  # least squares
+        found[weigh] = roc_auc_score(test_y, test_x @ least_squares(x, y))
     best = roc_auc_score(test_y, probabilities)
     assert best > found[True] > found[False] + 0.02 and best - found[True] < 0.03, (best, found)
 
@@ -162,12 +166,12 @@ def test_written_rows_equal_drawn_rows(tmp_path):
     spec = spec_of(shared=(0, 1))
     (tmp_path / "feature_spec.yaml").write_text(spec.to_yaml())
     flags = ["--src_dataset_type", "synthetic", "--src_dataset_path", str(tmp_path), "--dst_dataset_path", str(tmp_path / "d")]
-    assert transcribe.main([*flags, "--max_batches_train", "2", "--max_batches_test", "40", "--src_batch_size", "100", "--seed", "5"]) == 0
-    assert validate.main(["--dataset_path", str(tmp_path / "d")]) == 0
-    written = FeatureSpec.from_yaml(tmp_path / "d/feature_spec.yaml")
+    assert do(transcribe, *flags, "--max_batches_train", "2", "--max_batches_test", "40", "--src_batch_size", "100", "--seed", "5") == 0
+    assert do(validate, "--dataset_path", tmp_path / "d") == 0
+    written = spec_in(tmp_path / "d")
     drawn, stored = SyntheticSplit(spec, "test", 4000, 5), TfRawSplit(written, "test")
     for i in range(4):
-        np.testing.assert_array_equal(stored.read_ids(i, 0, 4000), drawn.read_ids(i, 0, 4000))
+        assert_array_equal(stored.read_ids(i, 0, 4000), drawn.read_ids(i, 0, 4000))
     best = roc_auc_score(drawn.read_labels(0, 4000), drawn.probabilities(0, 4000))
     assert written.metadata["bayes_auc"] == pytest.approx(best, abs=2e-6) and best > 0.75
 
@@ -181,7 +185,7 @@ def test_a_kept_dataset_has_the_same_weights(tmp_path):
         write_dataset(tmp_path / "d", other, keep=True)
     (tmp_path / "feature_spec.yaml").write_text(dataset.spec.to_yaml())
     words = ["--feature_spec", tmp_path / "feature_spec.yaml", "--synthetic_dataset_dir", tmp_path / "e", "--synthetic_dataset_num_entries", 300]
-    assert prepare_synthetic_dataset.main(list(map(str, (*words, "--synthetic_dataset_batch_size", 100, "--seed", 3)))) == 0
+    assert do(prepare_synthetic_dataset, *words, "--synthetic_dataset_batch_size", 100, "--seed", 3) == 0
     assert (tmp_path / "d/train/cat_1.weights.bin").read_bytes() == (tmp_path / "e/train/cat_1.weights.bin").read_bytes()
 
 
@@ -189,7 +193,7 @@ def test_specifications_with_weights_are_generated(tmp_path):
     def weighted(text):
         words = ["--variant", "small_synthetic", "--hotness", "3", "--id_weights", text, "--dst", str(tmp_path / "feature_spec.yaml")]
         assert generate(words) == 0
-        return [one.name for one in FeatureSpec.from_yaml(tmp_path / "feature_spec.yaml").categorical if one.weights]
+        return [one.name for one in spec_in(tmp_path).categorical if one.weights]
 
     assert weighted("cat_20, cat_3") == ["cat_3", "cat_20"] and weighted("all") == [f"cat_{i}" for i in range(26)]
     for text in ("", "cat_26", "all,cat_1", "3"):

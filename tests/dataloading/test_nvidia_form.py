@@ -5,13 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+from numpy.testing import assert_array_equal
 
 from dataloading import transcribe, validate
 from dataloading.contract import check_quick
-from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
-from tests.dataloading.make_data import folder_bytes, rich_spec, small_spec, weighted, write_dataset
+from tests.dataloading.make_data import rich_spec, small_spec, weighted, write_dataset
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml, spec_in
+from tests.helpers.folders import tree
 
 ROWS = {"train": 101, "test": 23}
 
@@ -38,36 +40,36 @@ def dataset(tmp_path):
 
 def test_dataset_loads(dataset):
     folder, columns = dataset
-    spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+    spec = spec_in(folder)
     assert check_quick(spec, ("train", "test")) == ROWS
     assert [feature.name for feature in spec.categorical] == ["cat_0.bin", "cat_1.bin", "cat_2.bin"]
     for name, rows in ROWS.items():
         split = TfRawSplit(spec, name)
-        np.testing.assert_array_equal(split.read_labels(0, rows), columns[name]["label"])
-        np.testing.assert_array_equal(split.read_numerical(5, rows), columns[name]["numerical"][5:])
+        assert_array_equal(split.read_labels(0, rows), columns[name]["label"])
+        assert_array_equal(split.read_numerical(5, rows), columns[name]["numerical"][5:])
         for i in range(3):
-            np.testing.assert_array_equal(split.read_ids(i, 0, rows), columns[name][f"cat_{i}"])
+            assert_array_equal(split.read_ids(i, 0, rows), columns[name][f"cat_{i}"])
         split.close()
 
 
 def test_dataset_validates(dataset, capsys):
-    assert validate.main(["--dataset_path", str(dataset[0])]) == 0
+    assert do(validate, "--dataset_path", dataset[0]) == 0
     assert "sound" in capsys.readouterr().out
 
 
 def test_dataset_transcribes_to_the_same_files_and_names(dataset, tmp_path):
     folder, _ = dataset
-    assert transcribe.main(["--src_dataset_path", str(folder), "--dst_dataset_path", str(tmp_path / "copy"), "--src_batch_size", "10"]) == 0
-    old, new = folder_bytes(folder), folder_bytes(tmp_path / "copy")
+    assert do(transcribe, "--src_dataset_path", folder, "--dst_dataset_path", tmp_path / "copy", "--src_batch_size", "10") == 0
+    old, new = tree(folder), tree(tmp_path / "copy")
     assert old.keys() == new.keys()
     assert all(old[name] == new[name] for name in old if name.endswith(".bin"))
-    old_spec, new_spec = (FeatureSpec.from_yaml(path / "feature_spec.yaml") for path in (folder, tmp_path / "copy"))
+    old_spec, new_spec = (spec_in(path) for path in (folder, tmp_path / "copy"))
     assert new_spec.categorical == old_spec.categorical and new_spec.numerical == old_spec.numerical
 
 
 def refused_by_nvidias_reader(folder):
     """Return whether NVIDIA's reader stops at a specification: at its start it asserts that there are exactly these channels and no other feature."""
-    content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
+    content = read_yaml(folder / "feature_spec.yaml")
     channels, known = content["channel_spec"], ("categorical", "numerical", "label")
     return sorted(channels) != sorted(known) or {*content["feature_spec"]} != {name for channel in known for name in channels[channel]}
 

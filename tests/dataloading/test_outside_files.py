@@ -4,11 +4,13 @@ import os
 import shutil
 
 import pytest
-from make_data import small_spec, write_dataset
 
 from dataloading import transcribe, validate
 from dataloading.contract import check_quick
 from dataloading.feature_spec import FeatureSpec, FeatureSpecError
+from tests.dataloading.make_data import small_spec, write_dataset
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
 
 
 @pytest.fixture
@@ -29,12 +31,12 @@ def renamed(dataset, file):
 def test_file_outside_the_dataset_is_rejected_by_every_command(dataset, file):
     renamed(dataset, file.format(dataset.parent))
     with pytest.raises(FeatureSpecError, match="is outside the dataset, expected a path below the specification's folder"):
-        FeatureSpec.from_yaml(dataset / "feature_spec.yaml")
+        spec_in(dataset)
     with pytest.raises(FeatureSpecError, match="is outside the dataset"):
-        validate.main(["--dataset_path", str(dataset)])
+        do(validate, "--dataset_path", dataset)
     words = ["--src_dataset_path", dataset, "--dst_dataset_path", dataset.parent / "copy"]
     with pytest.raises(FeatureSpecError, match="is outside the dataset"):
-        transcribe.main([str(word) for word in words])
+        do(transcribe, *words)
     assert not (dataset.parent / "copy").exists()
 
 
@@ -51,11 +53,11 @@ def test_symbolic_link_to_outside_is_followed(dataset):
     file = dataset / "train/cat_0.bin"
     file.unlink()
     os.symlink(dataset.parent / "secret.bin", file)
-    assert check_quick(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), ("train",))["train"] > 0
+    assert check_quick(spec_in(dataset), ("train",))["train"] > 0
 
 
 def test_dots_within_a_file_name_are_accepted(dataset):
     file = dataset / "train/cat_0.bin"
     file.rename(file.with_name("..cat..0.bin"))
     renamed(dataset, "train/..cat..0.bin")
-    assert check_quick(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), ("train",))["train"] > 0
+    assert check_quick(spec_in(dataset), ("train",))["train"] > 0

@@ -3,16 +3,19 @@
 import signal
 import sys
 
-import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from dataloading import prepare_synthetic_dataset, validate
-from dataloading.feature_spec import FeatureSpec, generator_spec
+from dataloading.feature_spec import generator_spec
 from dataloading.generate_feature_spec import write_spec
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
 from tests.children import child, found, wait_for
-from tests.dataloading.make_data import folder_bytes, small_spec
+from tests.dataloading.make_data import small_spec
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
+from tests.helpers.folders import tree
 from utils.errors import UserError
 
 SIZES = ("--synthetic_dataset_table_sizes", "10,200,3000")
@@ -20,7 +23,7 @@ SIZES = ("--synthetic_dataset_table_sizes", "10,200,3000")
 
 def prepared(folder, *flags, **options):
     assert prepare_synthetic_dataset.main(["--synthetic_dataset_dir", str(folder), *map(str, flags)], **options) == 0
-    return FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+    return spec_in(folder)
 
 
 def rows_of(spec):
@@ -33,12 +36,12 @@ def test_tensorflow_form_writes_whole_batches_of_both_splits(tmp_path, capsys):
     assert rows_of(spec) == {"train": 1000, "test": 1000}
     assert spec.cardinalities == (10, 200, 3000) and len(spec.numerical) == 4
     assert "train 1,000 rows, test 1,000 rows, 3 tables" in capsys.readouterr().out
-    assert validate.main(["--dataset_path", str(tmp_path / "d")]) == 0
+    assert do(validate, "--dataset_path", tmp_path / "d") == 0
     source = generator_spec((10, 200, 3000), 4, 0.0)
     for name in ("train", "test"):
         split, drawn = TfRawSplit(spec, name), SyntheticSplit(source, name, 1000, 7)
-        np.testing.assert_array_equal(split.read_labels(0, 1000), drawn.read_labels(0, 1000))
-        np.testing.assert_array_equal(split.read_ids(2, 0, 1000), drawn.read_ids(2, 0, 1000))
+        assert_array_equal(split.read_labels(0, 1000), drawn.read_labels(0, 1000))
+        assert_array_equal(split.read_ids(2, 0, 1000), drawn.read_ids(2, 0, 1000))
         split.close()
 
 
@@ -87,18 +90,18 @@ def test_specification_of_a_stored_dataset_describes_another_one(tmp_path):
     first = ("--synthetic_dataset_num_entries", 64, "--synthetic_dataset_batch_size", 32)
     prepared(tmp_path / "a", *first, *SIZES)
     spec = prepared(tmp_path / "b", *first, "--feature_spec", tmp_path / "a/feature_spec.yaml")
-    assert folder_bytes(tmp_path / "a") == folder_bytes(tmp_path / "b") and spec.cardinalities == (10, 200, 3000)
+    assert tree(tmp_path / "a") == tree(tmp_path / "b") and spec.cardinalities == (10, 200, 3000)
 
 
 def test_used_folder_is_refused_unless_overwrite(tmp_path):
     flags = ("--synthetic_dataset_num_entries", 64, "--synthetic_dataset_batch_size", 32, *SIZES)
     prepared(tmp_path / "d", *flags)
-    before = folder_bytes(tmp_path / "d")
+    before = tree(tmp_path / "d")
     with pytest.raises(UserError, match=r"holds a dataset already \(feature_spec.yaml\); choose another folder or pass --overwrite"):
         prepared(tmp_path / "d", *flags, "--seed", 1)
-    assert folder_bytes(tmp_path / "d") == before
+    assert tree(tmp_path / "d") == before
     prepared(tmp_path / "d", *flags, "--seed", 1, "--overwrite")
-    assert folder_bytes(tmp_path / "d") != before
+    assert tree(tmp_path / "d") != before
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from test_batches import SPEC, MemorySplit
 
 from dataloading.features import DatasetError
@@ -30,14 +31,14 @@ def test_every_row_counts_once_and_keeps_all_its_features(n, local, workers, win
     assert sorted(row for batch in rows(batches) for row in batch) == list(range(n))
     for one, *parts in zip(batches, *(reader.epoch(3) for reader in readers), strict=True):
         first = one.numerical[:, 0].astype(int)
-        np.testing.assert_array_equal(one.labels, first % 3 == 0)
+        assert_array_equal(one.labels, first % 3 == 0)
         for feature, factor in enumerate((1, 7, 3)):
-            np.testing.assert_array_equal(one.ids[feature], first * factor % SPEC.categorical[feature].cardinality)
+            assert_array_equal(one.ids[feature], first * factor % SPEC.categorical[feature].cardinality)
         for name, axis in (("numerical", 0), ("labels", 0), ("weights", 0)):
-            np.testing.assert_array_equal(np.concatenate([getattr(part, name) for part in parts], axis), getattr(one, name))
-        np.testing.assert_array_equal(np.concatenate([part.local_ids for part in parts], axis=1), one.ids[[1]])
+            assert_array_equal(np.concatenate([getattr(part, name) for part in parts], axis), getattr(one, name))
+        assert_array_equal(np.concatenate([part.local_ids for part in parts], axis=1), one.ids[[1]])
         for part in parts:
-            np.testing.assert_array_equal(part.ids, one.ids[[2, 0]])
+            assert_array_equal(part.ids, one.ids[[2, 0]])
 
 
 def test_rows_are_mixed_within_their_window_only():

@@ -10,12 +10,12 @@ from test_batches import SPEC, MemorySplit
 from test_columns import FORMS, Rows, rich_spec
 from test_id_weights import drawn, spec_of, split_of
 
-from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
 from dataloading.row_range import hold_out
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from tests.dataloading.make_data import write_dataset
 from tests.dataloading.readers import batch_reader
+from tests.helpers.datasets import spec_in
 
 SHARES = {"n": st.integers(1, 300), "local": st.integers(1, 12), "workers": st.sampled_from([1, 2, 4]), "first": st.integers(0, 3)}
 ORDERS = {"window": st.none() | st.integers(1, 5), "seed": st.none() | st.integers(0, 2**32)}
@@ -55,7 +55,7 @@ def check_epoch(split, rows):
 @pytest.mark.parametrize("form", FORMS)
 def test_stored_batches_of_every_form_are_those_read_one_by_one(form, tmp_path):
     write_dataset(tmp_path, rich_spec(**FORMS[form]), train=83)
-    check_epoch(TfRawSplit(FeatureSpec.from_yaml(tmp_path / "feature_spec.yaml"), "train"), 83)
+    check_epoch(TfRawSplit(spec_in(tmp_path), "train"), 83)
 
 
 def test_batches_with_weights_of_ids_are_those_read_one_by_one(tmp_path):
@@ -100,7 +100,7 @@ def test_other_values_are_checked_too(column):
 
 def test_a_group_file_that_was_cut_is_an_error_of_its_batch(tmp_path):
     write_dataset(tmp_path, rich_spec(), train=83)
-    split, seen = TfRawSplit(FeatureSpec.from_yaml(tmp_path / "feature_spec.yaml"), "train"), 0
+    split, seen = TfRawSplit(spec_in(tmp_path), "train"), 0
     os.truncate(tmp_path / "train" / "group.bin", 8 * 45)
     with pytest.raises(DatasetError, match=r"group\.bin: holds 45 samples, expected at least 48"):
         for _ in batch_reader(split, 8).epoch():

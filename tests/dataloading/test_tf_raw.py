@@ -2,16 +2,17 @@
 
 import os
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from dataloading.contract import bytes_per_sample, check_quick, split_files
-from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
-from tests.dataloading.make_data import folder_bytes, random_rows, small_spec, write_dataset
+from tests.dataloading.make_data import random_rows, small_spec, write_dataset
+from tests.helpers.datasets import spec_in
+from tests.helpers.folders import tree
 
 
 @settings(max_examples=25, deadline=None)
@@ -35,18 +36,18 @@ def test_round_trip(tmp_path_factory, cardinalities, num_numerical, pieces, seed
                 start += piece
         published = writer.publish({"seed": seed})
 
-    spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+    spec = spec_in(folder)
     assert spec == published and spec.metadata == {"seed": seed}
     assert check_quick(spec, ("train", "test")) == {"train": count, "test": count}
     split = TfRawSplit(spec, "test")
     start = data.draw(st.integers(0, count))
     stop = data.draw(st.integers(start, count))
-    np.testing.assert_array_equal(split.read_numerical(start, stop), numerical[start:stop])
-    np.testing.assert_array_equal(split.read_labels(start, stop), labels[start:stop])
+    assert_array_equal(split.read_numerical(start, stop), numerical[start:stop])
+    assert_array_equal(split.read_labels(start, stop), labels[start:stop])
     for i, column in enumerate(ids):
         read = split.read_ids(i, start, stop)
         assert read.dtype.name == spec.categorical[i].dtype
-        np.testing.assert_array_equal(read, column[start:stop])
+        assert_array_equal(read, column[start:stop])
     split.close()
 
 
@@ -81,11 +82,11 @@ def test_exception_leaves_no_files(tmp_path):
 def test_exception_keeps_the_old_dataset(tmp_path):
     spec = small_spec()
     write_dataset(tmp_path / "d", spec)
-    before = folder_bytes(tmp_path / "d")
+    before = tree(tmp_path / "d")
     with pytest.raises(KeyboardInterrupt), TfRawWriter(tmp_path / "d", spec, overwrite=True) as writer:
         writer.append("train", *random_rows(spec, 5))
         raise KeyboardInterrupt
-    assert folder_bytes(tmp_path / "d") == before
+    assert tree(tmp_path / "d") == before
 
 
 def test_publish_refuses_empty_and_uneven_splits(tmp_path):
@@ -108,9 +109,9 @@ def test_second_of_two_concurrent_runs_replaces_nothing(tmp_path):
                 writer.append(split, *random_rows(spec, 5, seed))
         with first:
             first.publish({})
-        before = folder_bytes(tmp_path / "d")
+        before = tree(tmp_path / "d")
         second.publish({})
-    assert folder_bytes(tmp_path / "d") == {name: content for name, content in before.items() if not name.startswith(".")}
+    assert tree(tmp_path / "d") == {name: content for name, content in before.items() if not name.startswith(".")}
 
 
 def test_overwrite_rules(tmp_path):
@@ -130,4 +131,4 @@ def test_overwrite_rules(tmp_path):
         for split in ("train", "test"):
             writer.append(split, *random_rows(spec, 3))
         writer.publish({})
-    assert check_quick(FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml"), ("train", "test")) == {"train": 3, "test": 3}
+    assert check_quick(spec_in(tmp_path / "d"), ("train", "test")) == {"train": 3, "test": 3}

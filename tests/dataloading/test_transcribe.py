@@ -3,25 +3,25 @@
 import contextlib
 import shutil
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from sklearn.metrics import roc_auc_score
 
 from dataloading import transcribe, validate
-from dataloading.feature_spec import FeatureSpec, FeatureSpecError
+from dataloading.feature_spec import FeatureSpecError
 from dataloading.features import DatasetError
 from dataloading.generate_feature_spec import write_spec
 from dataloading.synthetic.split import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
 from tests.children import child, found, wait_for
-from tests.dataloading.make_data import folder_bytes, small_spec, write_dataset
+from tests.dataloading.make_data import small_spec, write_dataset
+from tests.helpers.commands import ROOT, do, run_here
+from tests.helpers.datasets import spec_in
+from tests.helpers.folders import tree
 from utils.errors import UserError
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def source(tmp_path):
 def synthetic(source, destination, *flags, train=3, test=2, batch=100):
     arguments = ["--src_dataset_type", "synthetic", "--src_dataset_path", str(source), "--dst_dataset_path", str(destination)]
     arguments += ["--max_batches_train", str(train), "--max_batches_test", str(test), "--src_batch_size", str(batch)]
-    return transcribe.main([*arguments, *flags])
+    return do(transcribe, *arguments, *flags)
 
 
 def stored(source, destination, *flags):
-    return transcribe.main(["--src_dataset_path", str(source), "--dst_dataset_path", str(destination), *flags])
+    return do(transcribe, "--src_dataset_path", source, "--dst_dataset_path", destination, *flags)
 
 
 def test_t15_with_10_and_2_batches_is_2_folders_and_57_files(tmp_path):
@@ -48,33 +48,33 @@ def test_t15_with_10_and_2_batches_is_2_folders_and_57_files(tmp_path):
     assert sum(path.is_dir() for path in destination.rglob("*")) == 2
     assert sum(path.is_file() for path in destination.rglob("*")) == 57
     assert (destination / "train" / "cat_19.bin").stat().st_size == 160 * 4
-    assert validate.main(["--dataset_path", str(destination)]) == 0
+    assert do(validate, "--dataset_path", destination) == 0
 
 
 def test_written_rows_equal_the_drawn_rows(source, tmp_path, capsys):
     assert synthetic(source, tmp_path / "d", "--seed", "7", train=5, batch=37) == 0
     assert "train 185 rows, test 74 rows" in capsys.readouterr().out
-    spec = FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml")
+    spec = spec_in(tmp_path / "d")
     for name, rows in (("train", 185), ("test", 74)):
         drawn, split = SyntheticSplit(small_spec(), name, rows, 7), TfRawSplit(spec, name)
         assert split.num_samples == rows
-        np.testing.assert_array_equal(split.read_labels(0, rows), drawn.read_labels(0, rows))
-        np.testing.assert_array_equal(split.read_numerical(0, rows), drawn.read_numerical(0, rows))
+        assert_array_equal(split.read_labels(0, rows), drawn.read_labels(0, rows))
+        assert_array_equal(split.read_numerical(0, rows), drawn.read_numerical(0, rows))
         for i in range(5):
-            np.testing.assert_array_equal(split.read_ids(i, 0, rows), drawn.read_ids(i, 0, rows))
+            assert_array_equal(split.read_ids(i, 0, rows), drawn.read_ids(i, 0, rows))
         split.close()
 
 
 def test_same_command_same_bytes_other_seed_other_bytes(source, tmp_path):
     for folder, seed in (("a", 1), ("b", 1), ("c", 2)):
         synthetic(source, tmp_path / folder, "--seed", str(seed))
-    assert folder_bytes(tmp_path / "a") == folder_bytes(tmp_path / "b")
-    assert folder_bytes(tmp_path / "a") != folder_bytes(tmp_path / "c")
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    assert tree(tmp_path / "a") != tree(tmp_path / "c")
 
 
 def test_metadata_has_the_generator_parameters_and_the_best_score(source, tmp_path):
     synthetic(source, tmp_path / "d", "--seed", "3", test=40)
-    metadata = FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml").metadata
+    metadata = spec_in(tmp_path / "d").metadata
     assert metadata["generator"] == {"seed": 3, "signal": DEFAULT_SIGNAL, "alpha": 1.2}
     drawn = SyntheticSplit(small_spec(), "test", 4000, 3)
     labels, probabilities = drawn.read_labels(0, 4000), drawn.probabilities(0, 4000)
@@ -86,10 +86,10 @@ def test_metadata_has_the_generator_parameters_and_the_best_score(source, tmp_pa
 def test_train_only(source, tmp_path, capsys):
     synthetic(source, tmp_path / "d", "--train_only")
     assert "--max_batches_test has no effect with --train_only" in capsys.readouterr().err
-    spec = FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml")
+    spec = spec_in(tmp_path / "d")
     assert list(spec.sources) == ["train"] and not (tmp_path / "d" / "test").exists()
     assert "bayes_auc" not in spec.metadata
-    assert validate.main(["--dataset_path", str(tmp_path / "d")]) == 0
+    assert do(validate, "--dataset_path", tmp_path / "d") == 0
     assert stored(tmp_path / "d", tmp_path / "e", "--train_only") == 0
 
 
@@ -98,7 +98,7 @@ def test_a_stored_dataset_is_copied_to_its_last_row(tmp_path, batches, train, te
     write_dataset(tmp_path / "a", small_spec(), metadata={"from": "here"})
     flags = ["--src_batch_size", "12", "--max_batches_train", str(batches), "--max_batches_test", str(batches)]
     assert stored(tmp_path / "a", tmp_path / "b", *flags) == 0
-    old, new = folder_bytes(tmp_path / "a"), folder_bytes(tmp_path / "b")
+    old, new = tree(tmp_path / "a"), tree(tmp_path / "b")
     assert old.keys() == new.keys() and old["feature_spec.yaml"] == new["feature_spec.yaml"]
     for name in old:
         if name.endswith("cat_4.bin"):
@@ -139,7 +139,7 @@ def test_bad_values_of_a_stored_source_are_errors(tmp_path, file, dtype, place, 
 
 def test_source_is_never_replaced(tmp_path):
     write_dataset(tmp_path / "a", small_spec())
-    before = folder_bytes(tmp_path / "a")
+    before = tree(tmp_path / "a")
     for same in (tmp_path / "a", tmp_path / "a" / ".." / "a"):
         with pytest.raises(DatasetError, match="source and destination"):
             stored(tmp_path / "a", same, "--overwrite")
@@ -149,17 +149,17 @@ def test_source_is_never_replaced(tmp_path):
         (tmp_path / "specs" / split).symlink_to(tmp_path / "a" / split)
     with pytest.raises(DatasetError, match="would be replaced"):
         stored(tmp_path / "specs", tmp_path / "a", "--overwrite")
-    assert folder_bytes(tmp_path / "a") == before
+    assert tree(tmp_path / "a") == before
 
 
 def test_overwriting(source, tmp_path):
     synthetic(source, tmp_path / "d")
-    before = folder_bytes(tmp_path / "d")
+    before = tree(tmp_path / "d")
     with pytest.raises(DatasetError, match="pass --overwrite"):
         synthetic(source, tmp_path / "d", "--seed", "2")
-    assert folder_bytes(tmp_path / "d") == before
+    assert tree(tmp_path / "d") == before
     assert synthetic(source, tmp_path / "d", "--seed", "2", "--overwrite", "--train_only") == 0
-    assert folder_bytes(tmp_path / "d")["train/cat_0.bin"] != before["train/cat_0.bin"]
+    assert tree(tmp_path / "d")["train/cat_0.bin"] != before["train/cat_0.bin"]
 
 
 def test_an_interruption_leaves_no_dataset(source, tmp_path, monkeypatch):
@@ -255,7 +255,7 @@ def test_the_specification_can_have_another_name(source, tmp_path):
     (source / "feature_spec.yaml").rename(source / "mine.yaml")
     synthetic(source, tmp_path / "d", "--src_feature_spec", "mine.yaml", "--dst_feature_spec", "yours.yaml")
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["test", "train", "yours.yaml"]
-    assert validate.main(["--dataset_path", str(tmp_path / "d"), "--feature_spec", "yours.yaml"]) == 0
+    assert do(validate, "--dataset_path", tmp_path / "d", "--feature_spec", "yours.yaml") == 0
 
 
 def test_generator_specification_is_not_a_stored_dataset(source, tmp_path):
@@ -265,14 +265,11 @@ def test_generator_specification_is_not_a_stored_dataset(source, tmp_path):
         stored(tmp_path, tmp_path / "d")
 
 
-def test_exit_codes_of_the_command(source, tmp_path):
-    def command(*flags):
-        words = [sys.executable, "-m", "dataloading.transcribe", "--src_dataset_type", "synthetic", "--src_dataset_path", str(source), *flags]
-        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240)
-
-    sound = ("--dst_dataset_path", str(tmp_path / "d"), "--max_batches_train", "1", "--max_batches_test", "1", "--src_batch_size", "10")
-    assert command(*sound).returncode == 0
-    again = command(*sound)
+def test_exit_codes_of_the_run_here(source, tmp_path):
+    sound = ("-m", "dataloading.transcribe", "--src_dataset_type", "synthetic", "--src_dataset_path", source)
+    sound += ("--dst_dataset_path", str(tmp_path / "d"), "--max_batches_train", "1", "--max_batches_test", "1", "--src_batch_size", "10")
+    assert run_here(*sound).returncode == 0
+    again = run_here(*sound)
     assert again.returncode == 1 and again.stderr.startswith("dataloading.transcribe: error:") and len(again.stderr.splitlines()) == 1
-    short = command(*sound, "--max_batches_tr", "1")
+    short = run_here(*sound, "--max_batches_tr", "1")
     assert short.returncode == 1 and "unknown flag --max_batches_tr; did you mean --max_batches_train?" in short.stderr

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from numpy.testing import assert_array_equal
 
 from dataloading import transcribe, validate
 from dataloading.contract import check_quick
@@ -13,7 +14,10 @@ from dataloading.feature_spec import FeatureSpec, FeatureSpecError
 from dataloading.features import DatasetError
 from dataloading.keys import KEYS, check_keys, read_keys
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
-from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, rich_spec, small_spec, write_dataset
+from tests.dataloading.make_data import random_groups, random_rows, rich_spec, small_spec, write_dataset
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml, spec_in
+from tests.helpers.folders import tree
 from utils.errors import UserError
 
 ROWS = {"train": 50, "test": 20, "today": 30}
@@ -26,7 +30,7 @@ def write(folder, spec, unlabelled=("today",)):
             numerical, ids, labels = random_rows(spec, count, seed)
             writer.append(split, numerical, ids, None if split in unlabelled else labels, random_groups(spec, count, seed))
         writer.publish({})
-    return FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+    return spec_in(folder)
 
 
 @pytest.fixture
@@ -48,8 +52,8 @@ def test_a_split_without_labels_is_written_and_read(tmp_path, spec):
     split = TfRawSplit(stored, "today")
     numerical, ids, _ = random_rows(spec, 30, seed=2)
     assert not split.labelled and TfRawSplit(stored, "train").labelled and split.file("label") == ""
-    np.testing.assert_array_equal(split.read_numerical(3, 30), numerical[3:])
-    np.testing.assert_array_equal(split.read_ids(1, 0, 30), ids[1])
+    assert_array_equal(split.read_numerical(3, 30), numerical[3:])
+    assert_array_equal(split.read_ids(1, 0, 30), ids[1])
     labels = split.read_labels(5, 9)
     assert labels.dtype == np.uint8 and labels.tolist() == [0] * 4
     assert len({split.fingerprint(), TfRawSplit(stored, "train").fingerprint(), TfRawSplit(stored, "test").fingerprint()}) == 3
@@ -68,7 +72,7 @@ def test_labels_must_match_the_split(tmp_path):
 
 def test_split_with_another_name_must_have_no_labels(dataset):
     def edited(change):
-        content = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
+        content = read_yaml(dataset / "feature_spec.yaml")
         change(content["source_spec"])
         return FeatureSpec.from_dict(content)
 
@@ -81,12 +85,12 @@ def test_split_with_another_name_must_have_no_labels(dataset):
 
 
 def test_validate_scans_an_unlabelled_split_and_notes_it(dataset, capsys):
-    assert validate.main(["--dataset_path", str(dataset)]) == 0
+    assert do(validate, "--dataset_path", dataset) == 0
     out = capsys.readouterr().out
     assert "note: split today has no labels: it is for prediction only" in out and "today 30 samples" in out
     assert [line.split()[1] for line in out.splitlines() if line.startswith("today ")] == ["num_0", "num_1", "num_2", *(f"cat_{i}" for i in range(5))]
     (dataset / "today" / "cat_0.bin").write_bytes(bytes([5]) * 30)
-    assert validate.main(["--dataset_path", str(dataset)]) == 1
+    assert do(validate, "--dataset_path", dataset) == 1
     assert "today/cat_0.bin: feature cat_0, row 0: id 5 is not in [0, 5); 30 bad rows" in capsys.readouterr().err
 
 
@@ -95,7 +99,7 @@ def test_dataset_of_one_unlabelled_split_is_valid(tmp_path, capsys):
     with TfRawWriter(tmp_path / "d", spec, ("today",), unlabelled=("today",)) as writer:
         writer.append("today", *random_rows(spec, 4)[:2], None)
         writer.publish({})
-    assert validate.main(["--dataset_path", str(tmp_path / "d")]) == 0
+    assert do(validate, "--dataset_path", tmp_path / "d") == 0
     assert "today 4 samples" in capsys.readouterr().out
 
 
@@ -104,18 +108,18 @@ def test_transcribe_keeps_unlabelled_splits_and_keys(tmp_path, capsys):
     write(source, small_spec(), unlabelled=("test", "today"))
     put_keys(source, "test", 20)
     copy = ["--src_dataset_path", str(source), "--src_batch_size", "6"]
-    assert transcribe.main([*copy, "--dst_dataset_path", str(tmp_path / "all")]) == 0
-    old, new = folder_bytes(source), folder_bytes(tmp_path / "all")
+    assert do(transcribe, *copy, "--dst_dataset_path", tmp_path / "all") == 0
+    old, new = tree(source), tree(tmp_path / "all")
     assert "test/keys.parquet" in old and "test/label.bin" not in old
     assert new == old
-    assert validate.main(["--dataset_path", str(tmp_path / "all")]) == 0
+    assert do(validate, "--dataset_path", tmp_path / "all") == 0
     assert "today 30 samples" in capsys.readouterr().out
-    assert transcribe.main([*copy, "--dst_dataset_path", str(tmp_path / "few"), "--splits", "today,train"]) == 0
-    few = folder_bytes(tmp_path / "few")
+    assert do(transcribe, *copy, "--dst_dataset_path", tmp_path / "few", "--splits", "today,train") == 0
+    few = tree(tmp_path / "few")
     assert set(few) == {name for name in old if not name.startswith("test")}
-    assert list(FeatureSpec.from_yaml(tmp_path / "few" / "feature_spec.yaml").sources) == ["train", "today"]
-    assert transcribe.main([*copy, "--dst_dataset_path", str(tmp_path / "some"), "--max_batches_test", "2"]) == 0
-    some = FeatureSpec.from_yaml(tmp_path / "some" / "feature_spec.yaml")
+    assert list(spec_in(tmp_path / "few").sources) == ["train", "today"]
+    assert do(transcribe, *copy, "--dst_dataset_path", tmp_path / "some", "--max_batches_test", "2") == 0
+    some = spec_in(tmp_path / "some")
     assert check_quick(some, ("train", "test", "today")) == {"train": 50, "test": 12, "today": 12}
     assert read_keys(some, "test").equals(pl.read_parquet(source / "test" / KEYS).head(12))
 
@@ -125,14 +129,14 @@ def test_a_dataset_of_unlabelled_rows_alone_is_copied(tmp_path):
         writer.append("today", *random_rows(small_spec(), 9)[:2], None)
         writer.publish({})
     put_keys(tmp_path / "d", "today", 9)
-    assert transcribe.main(["--src_dataset_path", str(tmp_path / "d"), "--dst_dataset_path", str(tmp_path / "copy")]) == 0
-    assert folder_bytes(tmp_path / "copy") == folder_bytes(tmp_path / "d")
+    assert do(transcribe, "--src_dataset_path", tmp_path / "d", "--dst_dataset_path", tmp_path / "copy") == 0
+    assert tree(tmp_path / "copy") == tree(tmp_path / "d")
 
 
 @pytest.mark.parametrize("flags", [("--splits", "nope"), ("--splits", "train,train"), ("--splits", ""), ("--splits", "train", "--train_only")])
 def test_invalid_splits_are_rejected(dataset, tmp_path, flags):
     with pytest.raises(UserError, match=r"--splits.*: expected (names of train, test, today, each once|one of them)"):
-        transcribe.main(["--src_dataset_path", str(dataset), "--dst_dataset_path", str(tmp_path / "copy"), *flags])
+        do(transcribe, "--src_dataset_path", dataset, "--dst_dataset_path", tmp_path / "copy", *flags)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +153,10 @@ def test_invalid_keys_are_rejected(tmp_path, capsys, damage, message):
     damage(tmp_path / "d")
     with pytest.raises(DatasetError, match=message):
         check_keys(spec, "test", 20)
-    assert validate.main(["--dataset_path", str(tmp_path / "d")]) == 1
+    assert do(validate, "--dataset_path", tmp_path / "d") == 1
     assert "keys.parquet" in capsys.readouterr().err
     with pytest.raises(DatasetError, match=message):
-        transcribe.main(["--src_dataset_path", str(tmp_path / "d"), "--dst_dataset_path", str(tmp_path / "copy")])
+        do(transcribe, "--src_dataset_path", tmp_path / "d", "--dst_dataset_path", tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
 
@@ -167,7 +171,7 @@ def test_csv_files_without_labels(tmp_path):
     (tmp_path / "feature_spec.yaml").write_text(yaml.safe_dump(content))
     (tmp_path / "train.csv").write_text("label,cat_0,cat_1,num_0\n1,4,8,0.5\n0,1,2,1.5\n")
     (tmp_path / "test.csv").write_text("cat_0,cat_1,num_0\n3,7,2.5\n")
-    assert transcribe.main(["--src_dataset_type", "csv", "--src_dataset_path", str(tmp_path), "--dst_dataset_path", str(tmp_path / "d")]) == 0
-    split = TfRawSplit(FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml"), "test")
+    assert do(transcribe, "--src_dataset_type", "csv", "--src_dataset_path", tmp_path, "--dst_dataset_path", tmp_path / "d") == 0
+    split = TfRawSplit(spec_in(tmp_path / "d"), "test")
     assert not split.labelled and split.read_ids(1, 0, 1).tolist() == [7] and split.read_numerical(0, 1).tolist() == [[2.5]]
     split.close()

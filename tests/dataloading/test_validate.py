@@ -1,9 +1,6 @@
 """Bad datasets: each fault is found, is named by file, feature and row, and ends in exit code 1."""
 
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +8,12 @@ import yaml
 
 from dataloading import scan, validate
 from dataloading.contract import check_quick
-from dataloading.feature_spec import FeatureSpec, FeatureSpecError
+from dataloading.feature_spec import FeatureSpecError
 from dataloading.features import DatasetError
 from tests.dataloading.make_data import CARDINALITIES, small_spec, write_dataset
+from tests.helpers.commands import do, run_here
+from tests.helpers.datasets import read_yaml, spec_in
 from utils.errors import UserError
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -26,7 +23,7 @@ def dataset(tmp_path):
 
 
 def run(folder, *flags):
-    return validate.main(["--dataset_path", str(folder), *flags])
+    return do(validate, "--dataset_path", folder, *flags)
 
 
 def put(path, dtype, row, *values):
@@ -37,7 +34,7 @@ def put(path, dtype, row, *values):
 
 def edit_spec(folder, change):
     path = folder / "feature_spec.yaml"
-    content = yaml.safe_load(path.read_text())
+    content = read_yaml(path)
     change(content)
     path.write_text(yaml.safe_dump(content))
 
@@ -119,7 +116,7 @@ def test_check_quick_reports_the_first_fault_and_the_command_for_all(dataset):
     (dataset / "train" / "cat_3.bin").unlink()
     (dataset / "test" / "cat_3.bin").unlink()
     with pytest.raises(DatasetError, match=r"cat_3\.bin: No such file.*and 1 more fault.*dataloading\.validate"):
-        check_quick(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), ("train", "test"))
+        check_quick(spec_in(dataset), ("train", "test"))
 
 
 def test_missing_dataset_and_missing_folder_are_errors(tmp_path):
@@ -150,12 +147,10 @@ def test_block_size_does_not_change_the_statistics(dataset, monkeypatch, capsys)
 
 
 def test_exit_codes_of_the_command(dataset):
-    def command(*flags):
-        return subprocess.run([sys.executable, "-m", "dataloading.validate", *flags], cwd=ROOT, capture_output=True, text=True, timeout=240)
-
-    assert command("--dataset_path", str(dataset)).returncode == 0
+    words = ("-m", "dataloading.validate", "--dataset_path")
+    assert run_here(*words, dataset).returncode == 0
     put(dataset / "train" / "label.bin", np.uint8, 4, 2)
-    bad = command("--dataset_path", str(dataset))
+    bad = run_here(*words, dataset)
     assert bad.returncode == 1 and "row 4: label 2" in bad.stderr
-    missing = command("--dataset_path", str(dataset / "train"))
+    missing = run_here(*words, dataset / "train")
     assert missing.returncode == 1 and len(missing.stderr.splitlines()) == 1 and "Traceback" not in missing.stderr

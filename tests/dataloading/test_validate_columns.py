@@ -5,10 +5,11 @@ import pytest
 
 from dataloading import scan, validate
 from tests.dataloading.make_data import random_groups, random_rows, rich_spec, write_dataset
+from tests.helpers.commands import do
 
 
 def run(folder, *flags):
-    return validate.main(["--dataset_path", str(folder), *flags])
+    return do(validate, "--dataset_path", folder, *flags)
 
 
 @pytest.fixture

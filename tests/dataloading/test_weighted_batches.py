@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from dataloading.features import DatasetError
 from dataloading.memory_split import MemorySplit
@@ -75,12 +76,12 @@ def test_batches_follow_the_rule_row_by_row(n, local, seed, workers, training, s
         rows = others(split.weights, start, stop) if training else list(range(start, stop))
         rows += [rows[-1]] * (size - len(rows))
         for part in parts:
-            np.testing.assert_array_equal(part.ids, ids_of(split, (3, 1), rows))
+            assert_array_equal(part.ids, ids_of(split, (3, 1), rows))
             assert (part.num_samples, part.total_weight) == (stop - start, math.fsum(split.weights[start:stop]))
-        np.testing.assert_array_equal(joined(parts, "local_ids"), ids_of(split, (0, 2), rows))
-        np.testing.assert_array_equal(joined(parts, "weights"), [*split.weights[start:stop], *[0] * (size - stop + start)])
-        np.testing.assert_array_equal(joined(parts, "groups")[: stop - start], range(start, stop))
-        np.testing.assert_array_equal(joined(parts, "labels")[: stop - start], split.read_labels(start, stop))
+        assert_array_equal(joined(parts, "local_ids"), ids_of(split, (0, 2), rows))
+        assert_array_equal(joined(parts, "weights"), [*split.weights[start:stop], *[0] * (size - stop + start)])
+        assert_array_equal(joined(parts, "groups")[: stop - start], range(start, stop))
+        assert_array_equal(joined(parts, "labels")[: stop - start], split.read_labels(start, stop))
 
 
 @settings(max_examples=30, deadline=None)
@@ -94,15 +95,15 @@ def test_any_number_of_workers_makes_the_same_shuffled_batches_of_whole_rows(n, 
         real = one.num_samples
         rows = one.groups[:real]
         seen += rows.tolist()
-        np.testing.assert_array_equal(one.weights[:real], whole.weights[rows])
+        assert_array_equal(one.weights[:real], whole.weights[rows])
         assert not one.weights[real:].any() and one.total_weight == math.fsum(whole.weights[rows])
         places = np.array(others(one.weights, 0, real) if training else range(real))
-        np.testing.assert_array_equal(one.ids[:, :real], ids_of(whole, range(4), rows[places]))
+        assert_array_equal(one.ids[:, :real], ids_of(whole, range(4), rows[places]))
         for parts in (two, four):
             for name in ("weights", "labels", "groups", "numerical", "local_ids"):
-                np.testing.assert_array_equal(joined(parts, name), getattr(one, name))
+                assert_array_equal(joined(parts, name), getattr(one, name))
             for part in parts:
-                np.testing.assert_array_equal(part.ids, one.ids)
+                assert_array_equal(part.ids, one.ids)
                 assert (part.num_samples, part.total_weight) == (real, one.total_weight)
     assert sorted(seen) == list(range(split.num_samples))
 
@@ -126,15 +127,15 @@ def test_a_batch_without_any_weight_keeps_its_ids():
     split = Rows(6, weights=[0, 0, 0, 2, 0, 3])
     reader = batch_reader(split, 3, for_training=True)
     first, second = reader.read(0), reader.read(1)
-    np.testing.assert_array_equal(first.ids, ids_of(split, range(4), [0, 1, 2]))
-    np.testing.assert_array_equal(second.ids, ids_of(split, range(4), [3, 3, 5]))
+    assert_array_equal(first.ids, ids_of(split, range(4), [0, 1, 2]))
+    assert_array_equal(second.ids, ids_of(split, range(4), [3, 3, 5]))
     assert (first.total_weight, second.total_weight) == (0, 5) and first.weights.tolist() == [0, 0, 0]
 
 
 def test_rows_before_the_first_weight_have_its_ids_and_padding_has_no_weight():
     split = Rows(5, weights=[0, 0, 2, 0, 4])
     (batch,) = batch_reader(split, 8, for_training=True).epoch()
-    np.testing.assert_array_equal(batch.ids, ids_of(split, range(4), [2, 2, 2, 2, 4, 4, 4, 4]))
+    assert_array_equal(batch.ids, ids_of(split, range(4), [2, 2, 2, 2, 4, 4, 4, 4]))
     assert batch.weights.tolist() == [0, 0, 2, 0, 4, 0, 0, 0] and (batch.num_samples, batch.total_weight) == (5, 6)
 
 
@@ -164,4 +165,4 @@ def test_without_weights_or_labels_every_row_counts_once(labelled):
     for training in (False, True):
         last = list(batch_reader(split, 4, for_training=training).epoch())[1]
         assert last.weights.tolist() == [1, 0, 0, 0] and last.total_weight is None
-        np.testing.assert_array_equal(last.ids, ids_of(split, range(4), [4] * 4))
+        assert_array_equal(last.ids, ids_of(split, range(4), [4] * 4))

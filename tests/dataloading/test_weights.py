@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
+from numpy.testing import assert_array_equal
 
 from dataloading import gen_csv, transcribe, validate
 from dataloading.contract import check_quick, spec_faults
@@ -15,7 +16,10 @@ from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from dataloading.tfrecord.spec import tfrecord_spec
 from dataloading.tfrecord.split import TfRecordSplit
-from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, random_weights, rich_spec, small_spec, weighted, write_dataset
+from tests.dataloading.make_data import random_groups, random_rows, random_weights, rich_spec, small_spec, weighted, write_dataset
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml, spec_in
+from tests.helpers.folders import tree
 
 SPEC = weighted(rich_spec((1, 1, 1, 1), numerical_dtype="float32"))
 HEADER = "label,cat_0,cat_1,num_0,w"
@@ -23,11 +27,11 @@ HEADER = "label,cat_0,cat_1,num_0,w"
 
 def copied(source, destination, kind="tf_raw", to="tf_raw", *flags):
     paths = ("--src_dataset_path", str(source), "--dst_dataset_path", str(destination))
-    return transcribe.main([*paths, "--src_dataset_type", kind, "--dst_dataset_type", to, *flags])
+    return do(transcribe, *paths, "--src_dataset_type", kind, "--dst_dataset_type", to, *flags)
 
 
 def weights_of(folder, split="train"):
-    rows = TfRawSplit(FeatureSpec.from_yaml(folder / "feature_spec.yaml"), split)
+    rows = TfRawSplit(spec_in(folder), split)
     found = rows.read_weights(0, rows.num_samples)
     rows.close()
     return found
@@ -48,12 +52,12 @@ def dataset(tmp_path):
 def test_the_file_holds_the_weights_in_the_order_of_the_rows(dataset):
     expected = random_weights(SPEC, 83, 0)
     assert (dataset / "train/weight.bin").read_bytes() == expected.tobytes() and 0 < (expected == 0).sum() < 83
-    content = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
+    content = read_yaml(dataset / "feature_spec.yaml")
     assert content["channel_spec"]["weight"] == ["importance"] and content["feature_spec"]["importance"] == {"dtype": "float32"}
     assert content["source_spec"]["train"][-1] == {"type": "split_binary", "features": ["importance"], "files": ["train/weight.bin"]}
-    rows = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "train")
+    rows = TfRawSplit(spec_in(dataset), "train")
     assert rows.read_weights(7, 19).dtype == np.float32 and rows.file("importance").endswith("d/train/weight.bin")
-    np.testing.assert_array_equal(rows.read_weights(7, 19), expected[7:19])
+    assert_array_equal(rows.read_weights(7, 19), expected[7:19])
     rows.close()
 
 
@@ -62,29 +66,29 @@ def test_synthetic_rows_keep_their_weights_from_form_to_form(tmp_path):
     (tmp_path / "feature_spec.yaml").write_text(weighted(small_spec()).to_yaml())
     size = ("--src_batch_size", "1000", "--max_batches_train", "5", "--max_batches_test", "1")
     copied(tmp_path, tmp_path / "raw", "synthetic", "tf_raw", *size)
-    drawn = SyntheticSplit(FeatureSpec.from_yaml(tmp_path / "feature_spec.yaml"), "train", 5000, 0)
+    drawn = SyntheticSplit(spec_in(tmp_path), "train", 5000, 0)
     found = weights_of(tmp_path / "raw")
-    np.testing.assert_array_equal(found, drawn.read_weights(0, 5000))
-    np.testing.assert_array_equal(found[4096:4100], drawn.read_weights(4096, 4100))
+    assert_array_equal(found, drawn.read_weights(0, 5000))
+    assert_array_equal(found[4096:4100], drawn.read_weights(4096, 4100))
     assert 0.08 < (found == 0).mean() < 0.12 and found.min() >= 0 and found.max() < 2
     copied(tmp_path / "raw", tmp_path / "records", "tf_raw", "tfrecord")
     records = TfRecordSplit(tfrecord_spec(tmp_path / "records", "feature_spec.yaml"), "train")
-    np.testing.assert_array_equal(records.read_weights(4000, 4200), found[4000:4200])
+    assert_array_equal(records.read_weights(4000, 4200), found[4000:4200])
     assert 'name: "importance"\n  type: FLOAT' in (tmp_path / "records/transformed_metadata/schema.pbtxt").read_text()
     copied(tmp_path / "records", tmp_path / "back", "tfrecord")
-    assert folder_bytes(tmp_path / "back") == folder_bytes(tmp_path / "raw")
+    assert tree(tmp_path / "back") == tree(tmp_path / "raw")
 
 
 def test_a_weight_beside_a_group_and_lists_is_copied(tmp_path):
     write_dataset(tmp_path / "a", weighted(rich_spec()), 50, 20, {"from": "here"})
     copied(tmp_path / "a", tmp_path / "b", "tf_raw", "tf_raw", "--src_batch_size", "12")
-    assert folder_bytes(tmp_path / "a") == folder_bytes(tmp_path / "b")
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
 
 
 def test_records_of_another_kind_or_with_a_wrong_weight_are_refused(dataset, tmp_path):
     copied(dataset, tmp_path / "r", "tf_raw", "tfrecord")
     path = tmp_path / "r/feature_spec.yaml"
-    content = yaml.safe_load(path.read_text())
+    content = read_yaml(path)
     other = copy.deepcopy(content)
     other["channel_spec"]["weight"], other["feature_spec"]["session"] = ["session"], {"dtype": "float32"}
     del other["channel_spec"]["group"], other["feature_spec"]["importance"]
@@ -125,7 +129,7 @@ def test_split_tfrecords_hold_no_weights(dataset, tmp_path):
 )
 def test_a_value_that_is_no_weight_is_found_by_validate_and_not_copied(dataset, tmp_path, capsys, value, message):
     put(dataset / "train/weight.bin", 31, value)
-    assert validate.main(["--dataset_path", str(dataset)]) == 1
+    assert do(validate, "--dataset_path", dataset) == 1
     said = capsys.readouterr().err
     assert f"train/weight.bin: feature importance, {message}" in said and "1 fault" in said.splitlines()[-1]
     with pytest.raises(DatasetError, match=rf"train/weight\.bin: feature importance, row 31: weight {value:g} is not a finite number of at least 0"):
@@ -134,7 +138,7 @@ def test_a_value_that_is_no_weight_is_found_by_validate_and_not_copied(dataset, 
 
 
 def test_validate_shows_the_weights(dataset, capsys):
-    assert validate.main(["--dataset_path", str(dataset)]) == 0
+    assert do(validate, "--dataset_path", dataset) == 0
     row = next(line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("train  importance"))
     expected = random_weights(SPEC, 83, 0)
     assert (float(row[2]), float(row[3])) == pytest.approx((0, expected.max())) and float(row[5]) == pytest.approx(expected.mean(), rel=1e-4)
@@ -144,13 +148,13 @@ def test_validate_shows_the_weights(dataset, capsys):
 def test_a_file_of_another_length_is_a_fault(dataset, capsys):
     (dataset / "train/weight.bin").write_bytes(bytes(4 * 82))
     for flags in ((), ("--quick",)):
-        assert validate.main(["--dataset_path", str(dataset), *flags]) == 1
+        assert do(validate, "--dataset_path", dataset, *flags) == 1
         assert "weight.bin: 82 samples, the other files of train hold 83" in capsys.readouterr().err
     (dataset / "train/weight.bin").write_bytes(bytes(4 * 83 - 1))
-    assert validate.main(["--dataset_path", str(dataset)]) == 1
+    assert do(validate, "--dataset_path", dataset) == 1
     assert "weight.bin: 331 bytes, not a whole number of samples of 4 bytes" in capsys.readouterr().err
     (dataset / "train/weight.bin").unlink()
-    assert validate.main(["--dataset_path", str(dataset), "--quick"]) == 1
+    assert do(validate, "--dataset_path", dataset, "--quick") == 1
     assert "weight.bin: No such file or directory" in capsys.readouterr().err
 
 
@@ -193,25 +197,25 @@ def test_rows_without_labels_have_no_weights(tmp_path, capsys, to):
             writer.append(split, numerical, ids, known[0], random_groups(SPEC, count), known[1])
         writer.publish({})
     assert not (tmp_path / "d/today/weight.bin").exists()
-    stored = FeatureSpec.from_yaml(tmp_path / "d/feature_spec.yaml")
+    stored = spec_in(tmp_path / "d")
     assert check_quick(stored, ("train", "today")) == {"train": 50, "today": 30}
     copied(tmp_path / "d", tmp_path / "copy", "tf_raw", to)
     if to == "tfrecord":
         copied(tmp_path / "copy", tmp_path / "back", to)
-    assert folder_bytes(tmp_path / ("back" if to == "tfrecord" else "copy")) == folder_bytes(tmp_path / "d")
-    content = yaml.safe_load((tmp_path / "d/feature_spec.yaml").read_text())
+    assert tree(tmp_path / ("back" if to == "tfrecord" else "copy")) == tree(tmp_path / "d")
+    content = read_yaml(tmp_path / "d/feature_spec.yaml")
     content["source_spec"]["today"].append({"type": "split_binary", "features": ["importance"], "files": ["today/weight.bin"]})
     (tmp_path / "d/feature_spec.yaml").write_text(yaml.safe_dump(content))
     (tmp_path / "d/today/weight.bin").write_bytes(bytes(120))
-    assert validate.main(["--dataset_path", str(tmp_path / "d")]) == 1
+    assert do(validate, "--dataset_path", tmp_path / "d") == 1
     assert "source_spec.today: feature importance weighs rows without labels, which nothing reads; remove its chunk" in capsys.readouterr().err
 
 
 def test_labelled_rows_need_weights(dataset, capsys):
-    content = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
+    content = read_yaml(dataset / "feature_spec.yaml")
     content["source_spec"]["test"].pop()
     (dataset / "feature_spec.yaml").write_text(yaml.safe_dump(content))
-    assert validate.main(["--dataset_path", str(dataset)]) == 1
+    assert do(validate, "--dataset_path", dataset) == 1
     assert "source_spec.test: feature importance is in 0 chunks, expected exactly one" in capsys.readouterr().err
 
 
@@ -228,7 +232,7 @@ def csv(folder, rows, source=None):
 
 def test_csv_weights_are_read(tmp_path):
     made = csv(tmp_path, ["1,4,8,0.5,0", "0,1,2,1.5,2", "0,1,2,1.5,0.1", '1,0,0,0,"1e-3"', "1,0,0,0,3e38", "0,0,0,0,1e-60"])
-    np.testing.assert_array_equal(weights_of(made), np.array([0, 2, 0.1, 1e-3, 3e38, 0], np.float32))
+    assert_array_equal(weights_of(made), np.array([0, 2, 0.1, 1e-3, 3e38, 0], np.float32))
 
 
 @pytest.mark.parametrize("value", ["-0.5", "nan", "", "1e39", "inf", "x", "-1e-50"])
@@ -257,16 +261,16 @@ def test_gen_csv_draws_weights(tmp_path):
     chunks = lambda split: [{"type": "csv", "features": ["cat_0", "w", "num_0", "label", "cat_1"], "files": [f"{split}/all.csv"]}]  # noqa: E731
     content["source_spec"] = {split: chunks(split) for split in ("train", "test")}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(content))
-    gen_csv.main(["--feature_spec_in", str(tmp_path / "spec.yaml"), "--output", str(tmp_path / "csv"), "--size", "300"])
+    do(gen_csv, "--feature_spec_in", tmp_path / "spec.yaml", "--output", tmp_path / "csv", "--size", "300")
     (tmp_path / "csv/feature_spec.yaml").write_text((tmp_path / "spec.yaml").read_text())
     copied(tmp_path / "csv", tmp_path / "d", "csv")
     source, _ = gen_csv.unwritten_csv_spec(tmp_path / "spec.yaml", "", gen_csv.AUTO_ROWS)
-    np.testing.assert_array_equal(weights_of(tmp_path / "d"), SyntheticSplit(source, "train", 300, 0).read_weights(0, 300))
+    assert_array_equal(weights_of(tmp_path / "d"), SyntheticSplit(source, "train", 300, 0).read_weights(0, 300))
 
 
 def test_the_fingerprint_covers_the_weights(dataset):
     def found():
-        split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "train")
+        split = TfRawSplit(spec_in(dataset), "train")
         split.close()
         return split.fingerprint()
 

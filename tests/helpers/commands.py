@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from itertools import takewhile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -82,3 +83,8 @@ def _code_of(execute, first: str) -> int:
         print(ended.code, file=sys.stderr)
         return 1
     return 0
+
+
+def do(command: ModuleType, *words: object) -> int:
+    """Call a command's main with these words, of whatever type; return its exit code."""
+    return command.main([str(word) for word in words])

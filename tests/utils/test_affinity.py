@@ -1,12 +1,11 @@
 """`--affinity`: the processors that a worker may use, on machines as the kernel describes them; `taskset` confirms them for a process."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from run.affinity import DISABLED, Machine, processors, this_machine
+from tests.helpers.commands import run
 from utils.config.device import AFFINITIES
 
 # Two sockets of four cores, each of two hyper-threads: processor c and c + 8 are core c's.
@@ -65,7 +64,7 @@ def test_taskset_confirms_the_affinity(affinity):
         "import os, sys; from run.affinity import set_affinity; set_affinity(sys.argv[1], False, 0, 2);"
         "os.execvp('taskset', ['taskset', '-cp', str(os.getpid())])"
     )
-    result = subprocess.run([sys.executable, "-c", code, affinity], capture_output=True, text=True, check=True, timeout=240)
+    result = run("-c", code, affinity)
     allowed = frozenset(os.sched_getaffinity(0))
     expected = allowed if affinity == DISABLED else processors(affinity, this_machine(allowed, False), 0, 2)
     shown = result.stdout.rsplit(":", 1)[1].strip()

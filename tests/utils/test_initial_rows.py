@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from model.embedding.table import INITIALIZERS
 from utils.initial_rows import (
@@ -47,14 +48,14 @@ def test_rows_are_uniform_within_one_over_the_root_of_the_tables_rows(rows):
 @settings(max_examples=50)
 def test_values_do_not_depend_on_the_chunks(rows, dim, chunk, seed):
     whole = table(rows, dim, seed)
-    np.testing.assert_array_equal(table(rows, dim, seed, chunk=chunk), whole)
+    assert_array_equal(table(rows, dim, seed, chunk=chunk), whole)
     assert np.isfinite(whole).all()
 
 
 @pytest.mark.parametrize("dim", [8, 16, 13, 1])
 def test_values_do_not_depend_on_blocks_drawn_at_once(dim):
     whole = table(5000, dim)  # more than one block of 2048 rows
-    np.testing.assert_array_equal(table(5000, dim, chunk=777), whole)
+    assert_array_equal(table(5000, dim, chunk=777), whole)
 
 
 @given(dim=st.integers(2, 24), data=st.data())
@@ -62,7 +63,7 @@ def test_values_do_not_depend_on_blocks_drawn_at_once(dim):
 def test_a_slice_of_columns_is_the_slice_of_the_table(dim, data):
     low = data.draw(st.integers(0, dim - 1))
     high = data.draw(st.integers(low + 1, dim))
-    np.testing.assert_array_equal(table(9, dim, columns=(low, high)), table(9, dim)[:, low:high])
+    assert_array_equal(table(9, dim, columns=(low, high)), table(9, dim)[:, low:high])
 
 
 @pytest.mark.parametrize("dim", [8, 12])
@@ -73,13 +74,13 @@ def test_a_row_can_be_drawn_alone(dim, row):
     fill(alone, row)
     first = max(row - 2, 0)
     fill(among, first)
-    np.testing.assert_array_equal(alone[0], among[row - first])
+    assert_array_equal(alone[0], among[row - first])
 
 
 def test_a_target_with_strides_is_filled_too():
     wide = np.zeros((6, 16), np.float32)
     UniformRows(0, "cat_0", 6, 8)(wide[:, 4:12], 0)
-    np.testing.assert_array_equal(wide[:, 4:12], table(6, 8))
+    assert_array_equal(wide[:, 4:12], table(6, 8))
     assert not wide[:, :4].any() and not wide[:, 12:].any()
 
 
@@ -105,11 +106,11 @@ def test_normal_rows_have_the_quantiles_of_their_distribution_and_depend_on_noth
     shares = np.array([1e-5, 1e-3, 0.02, 0.03, 0.1, 0.5, 0.9, 0.97, 0.98, 0.999, 0.99999])
     expected = 0.5 * np.array([NormalDist().inv_cdf(share) for share in shares])
     found = np.searchsorted(np.sort(values.ravel()), expected) / values.size
-    np.testing.assert_allclose(found, shares, atol=5 * np.sqrt(0.25 / values.size), rtol=0)
+    assert_allclose(found, shares, atol=5 * np.sqrt(0.25 / values.size), rtol=0)
     assert np.isfinite(values).all() and np.abs(values).max() < 0.5 * 5.5
     some = np.empty((3, 5), np.float32)
     NormalRows(3, "user", 20_000, 64, (7, 12), stddev=0.5)(some, 4321)
-    np.testing.assert_array_equal(some, values[4321:4324, 7:12])
+    assert_array_equal(some, values[4321:4324, 7:12])
 
 
 def test_normal_rows_at_the_ends_of_the_grid_are_finite():
@@ -117,7 +118,7 @@ def test_normal_rows_at_the_ends_of_the_grid_are_finite():
     drawn = np.array([[0, 2**-24, 0.02425, 0.5, 1 - 0.02425, 1 - 2**-24]], np.float32)
     fill._distribute(drawn)
     expected = [NormalDist().inv_cdf(float(np.float32(share)) + 2**-25) for share in (0, 2**-24, 0.02425, 0.5, 1 - 0.02425, 1 - 2**-24)]
-    np.testing.assert_allclose(drawn[0], expected, rtol=3e-4, atol=1e-7)  # the polynomials are evaluated in float32
+    assert_allclose(drawn[0], expected, rtol=3e-4, atol=1e-7)  # the polynomials are evaluated in float32
 
 
 FILLERS = {
@@ -140,7 +141,7 @@ def test_rows_by_number_are_those_of_the_whole_table_bit_for_bit(kind, rows, dim
     whole, some = np.empty((rows, columns[1] - low), np.float32), np.full((len(numbers), columns[1] - low), np.nan, np.float32)
     fill(whole, 0)
     fill.at(numbers, some)
-    np.testing.assert_array_equal(some.view(np.uint32), whole[numbers].view(np.uint32))
+    assert_array_equal(some.view(np.uint32), whole[numbers].view(np.uint32))
 
 
 @pytest.mark.parametrize(("counts", "row"), [(1, 2**40), (16, 292_775_613), (2, 2**31), (1, 0), (3, 2**60)])
@@ -149,7 +150,7 @@ def test_numbers_of_a_row_are_those_of_numpys_generator(counts, row):
     philox = np.random.Philox(key=np.array(key, np.uint64))
     philox.advance(row * counts)
     expected = np.random.Generator(philox).random(8 * counts, np.float32)
-    np.testing.assert_array_equal(numbers_of_rows(key, counts, np.array([row])), expected[np.newaxis])
+    assert_array_equal(numbers_of_rows(key, counts, np.array([row])), expected[np.newaxis])
 
 
 @pytest.mark.parametrize("feature", ["a", "b", "c", "d", "e", "f"])
@@ -158,7 +159,7 @@ def test_the_key_is_that_of_all_tables_drawn_so_far(feature):
     digest = hashlib.sha256(f"0/{feature}".encode()).digest()
     expected = np.random.Philox(key=[int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")])
     values = np.random.Generator(expected).random((4, 8), np.float32)
-    np.testing.assert_array_equal(table(4, 8, feature=feature), values * np.float32(1) - np.float32(0.5))
+    assert_array_equal(table(4, 8, feature=feature), values * np.float32(1) - np.float32(0.5))
 
 
 def test_another_function_may_draw_the_numbers_of_rows():
@@ -171,7 +172,7 @@ def test_another_function_may_draw_the_numbers_of_rows():
     origin, out = Origin(0, 50, "user", 50, 12, 3, "uniform"), np.empty((2, 12), np.float32)
     Untouched([origin], draw=draw).at(np.array([40, 7]), out)
     assert asked == [(2, [40, 7])]
-    np.testing.assert_array_equal(out, table(50, 12, 3, "user")[[40, 7]])
+    assert_array_equal(out, table(50, 12, 3, "user")[[40, 7]])
 
 
 def test_rows_of_stacked_tables_by_number():
@@ -180,8 +181,8 @@ def test_rows_of_stacked_tables_by_number():
     stacked(whole, 0)
     some = np.empty((7, 3), np.float32)
     stacked.at(numbers, some)
-    np.testing.assert_array_equal(some, whole[numbers])
-    np.testing.assert_array_equal(some[0], table(9, 3, 1, "b")[8])
+    assert_array_equal(some, whole[numbers])
+    assert_array_equal(some[0], table(9, 3, 1, "b")[8])
 
 
 def origins(*lasts, initializer="uniform", **more):
@@ -196,13 +197,13 @@ def test_rows_of_a_grown_table_come_from_the_generator_that_each_was_drawn_by(co
     whole = np.empty((20, high - low), np.float32)
     fill(whole, 0)
     for first, last in ((0, 4), (4, 9), (9, 20)):
-        np.testing.assert_array_equal(whole[first:last], table(last, 6, 10 + first, "user", columns=columns)[first:last])
+        assert_array_equal(whole[first:last], table(last, 6, 10 + first, "user", columns=columns)[first:last])
     part, numbers = np.empty((10, high - low), np.float32), np.array([19, 0, 3, 4, 8, 9, 4])
     fill(part, 2)
-    np.testing.assert_array_equal(part, whole[2:12])
+    assert_array_equal(part, whole[2:12])
     some = np.empty((7, high - low), np.float32)
     fill.at(numbers, some)
-    np.testing.assert_array_equal(some, whole[numbers])
+    assert_array_equal(some, whole[numbers])
 
 
 def test_only_rows_that_are_all_equal_have_a_value():

@@ -1,13 +1,13 @@
 """The memory that is available, and the messages where it is too little."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.helpers.commands import run
 from utils.errors import UserError
 from utils.memory import GIB, available_bytes, check_fits, device_bytes
 
@@ -61,8 +61,8 @@ def test_device_bytes_is_from_the_free_memory_of_a_visible_gpu(tmp_path, monkeyp
 def limited(folder, limit, *words):
     """Run a command under a limit of the shell (`ulimit`); return its exit code and its error lines."""
     script = f'ulimit -c 0 && ulimit {limit} && exec "$@"'
-    words = ["sh", "-c", script, "sh", sys.executable, *words]
-    result = subprocess.run(words, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = run("-c", script, "sh", sys.executable, *words, program="sh", cwd=folder, env=environment)
     return result.returncode, [line for line in result.stderr.splitlines() if "error: " in line or "Traceback" in line or "Error" in line]
 
 

@@ -7,10 +7,12 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from dataloading import transcribe, validate
-from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
 from utils.errors import UserError
 
 COUNTS = np.arange(3, 29, dtype=np.int32)  # rows of the 26 tables
@@ -44,20 +46,20 @@ def write_archive(folder, rows, name="kaggleAdDisplayChallenge_processed.npz", i
 
 def transcribed(folder, *flags):
     arguments = ["--src_dataset_type", "facebook", "--src_dataset_path", folder, "--dst_dataset_path", folder / "raw", *flags]
-    assert transcribe.main(list(map(str, arguments))) == 0
-    assert validate.main(["--dataset_path", str(folder / "raw")]) == 0
-    return FeatureSpec.from_yaml(folder / "raw" / "feature_spec.yaml")
+    assert do(transcribe, *arguments) == 0
+    assert do(validate, "--dataset_path", folder / "raw") == 0
+    return spec_in(folder / "raw")
 
 
 def check(spec, split, columns, modulo=None):
     labels, integers, ids = columns
     found, count = TfRawSplit(spec, split), len(labels)
     assert found.num_samples == count
-    np.testing.assert_array_equal(found.read_labels(0, count), labels)
+    assert_array_equal(found.read_labels(0, count), labels)
     expected = np.array([[math.log(value + 1) for value in row] for row in integers.tolist()])
     np.testing.assert_allclose(found.read_numerical(0, count), expected, rtol=1e-3 if spec.numerical_dtype == "float16" else 1e-6)
     for i, column in enumerate(ids.T):
-        np.testing.assert_array_equal(found.read_ids(i, 0, count), column if modulo is None else column % modulo)
+        assert_array_equal(found.read_ids(i, 0, count), column if modulo is None else column % modulo)
     found.close()
 
 

@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from dataloading import transcribe
-from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
 from utils.errors import UserError
 
 GREATEST = {f"_c{14 + i}": 2 + i for i in range(26)}
@@ -28,8 +30,8 @@ def write(folder, greatest=GREATEST):
 
 def transcribed(folder, *flags):
     arguments = ["--src_dataset_type", "binary", "--src_dataset_path", folder, "--dst_dataset_path", folder / "raw", *flags]
-    assert transcribe.main(list(map(str, arguments))) == 0
-    return FeatureSpec.from_yaml(folder / "raw" / "feature_spec.yaml")
+    assert do(transcribe, *arguments) == 0
+    return spec_in(folder / "raw")
 
 
 @pytest.mark.parametrize("texts", [False, True])  # NVIDIA's synthetic_disk writes the numbers of model_size.json as texts
@@ -39,9 +41,9 @@ def test_records_become_a_dataset(tmp_path, texts):
     assert spec.cardinalities == tuple(range(3, 29))
     for split, (labels, numerical, ids) in rows.items():
         found, count = TfRawSplit(spec, split), len(labels)
-        np.testing.assert_array_equal(found.read_labels(0, count), labels)
-        np.testing.assert_array_equal(found.read_numerical(0, count), numerical)
-        np.testing.assert_array_equal(np.stack([found.read_ids(i, 0, count) for i in range(26)], axis=1), ids)
+        assert_array_equal(found.read_labels(0, count), labels)
+        assert_array_equal(found.read_numerical(0, count), numerical)
+        assert_array_equal(np.stack([found.read_ids(i, 0, count) for i in range(26)], axis=1), ids)
         found.close()
 
 

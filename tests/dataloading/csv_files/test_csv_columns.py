@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from dataloading import transcribe
-from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
 from dataloading.tf_raw import TfRawSplit
 from tests.dataloading.make_data import random_groups, random_rows, rich_spec
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
 
 SPEC = rich_spec(numerical_dtype="float32", group="int64")
 HEADER = "label,session,cat_3,num_0,cat_0,num_1,cat_2,cat_1"
@@ -26,7 +28,7 @@ def lines(count, seed):
 
 
 def run(source, destination, *flags):
-    return transcribe.main(["--src_dataset_type", "csv", "--src_dataset_path", str(source), "--dst_dataset_path", str(destination), *flags])
+    return do(transcribe, "--src_dataset_type", "csv", "--src_dataset_path", source, "--dst_dataset_path", destination, *flags)
 
 
 @pytest.fixture
@@ -46,14 +48,14 @@ def left(column):
 
 def test_rows_are_those_of_the_file(source, tmp_path):
     assert run(source, tmp_path / "d", "--src_batch_size", "7") == 0
-    spec = FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml")
+    spec = spec_in(tmp_path / "d")
     assert (spec.categorical[1].table, spec.categorical[3].pooling, spec.numerical_dtype, spec.group) == ("shared", "mean", "float32", "session")
     split, (numerical, ids, labels) = TfRawSplit(spec, "train"), random_rows(SPEC, 90, 0)
-    np.testing.assert_array_equal(split.read_numerical(0, 90), numerical)
-    np.testing.assert_array_equal(split.read_labels(0, 90), labels)
-    np.testing.assert_array_equal(split.read_group(0, 90), random_groups(SPEC, 90, 0))
+    assert_array_equal(split.read_numerical(0, 90), numerical)
+    assert_array_equal(split.read_labels(0, 90), labels)
+    assert_array_equal(split.read_group(0, 90), random_groups(SPEC, 90, 0))
     for i, column in enumerate(ids):
-        np.testing.assert_array_equal(split.read_ids(i, 0, 90), left(column))
+        assert_array_equal(split.read_ids(i, 0, 90), left(column))
     split.close()
 
 
@@ -86,7 +88,7 @@ def test_bad_cells_are_named_by_line_feature_and_value(source, tmp_path, row, me
 def test_lists_may_be_quoted_spaced_or_empty(source, tmp_path):
     (source / "train.csv").write_text(f'{HEADER}\n1,-9223372036854775808,"1| 2 |3",1e30,1,0.5,1, 4|4 \n0,3,,0.1,0,1,0,""\n')
     run(source, tmp_path / "d", "--train_only")
-    split = TfRawSplit(FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml"), "train")
+    split = TfRawSplit(spec_in(tmp_path / "d"), "train")
     assert split.read_ids(1, 0, 2).tolist() == [[4, 4, -1], [-1, -1, -1]]
     assert split.read_ids(3, 0, 2).tolist() == [[1, 2, 3] + 9 * [-1], 12 * [-1]]
     assert split.read_group(0, 2).tolist() == [-(2**63), 3]
@@ -99,7 +101,7 @@ def test_no_numericals_and_empty_lists_are_read(tmp_path):
     (tmp_path / "feature_spec.yaml").write_text(spec.to_yaml())
     (tmp_path / "train.csv").write_text("label,cat_0,cat_1,cat_2,cat_3\n1,4,,5,\n0,3,,6,\n")
     run(tmp_path, tmp_path / "d", "--train_only")
-    split = TfRawSplit(FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml"), "train")
+    split = TfRawSplit(spec_in(tmp_path / "d"), "train")
     assert split.read_numerical(0, 2).shape == (2, 0) and split.read_ids(0, 0, 2).tolist() == [4, 3]
     assert (split.read_ids(3, 0, 2) == -1).all()
     split.close()

@@ -11,7 +11,10 @@ from dataloading.csv_files import source as csv_source
 from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
 from dataloading.tf_raw import TfRawSplit
-from tests.dataloading.make_data import folder_bytes, named_spec, random_rows
+from tests.dataloading.make_data import named_spec, random_rows
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
+from tests.helpers.folders import tree
 from utils.errors import UserError
 
 SPEC = named_spec({"user": 5, "item": 40_000}, ("price", "age"), "clicked")
@@ -33,7 +36,7 @@ def write_spec(folder, sources=None):
 
 def run(source, destination, *flags):
     words = ["--src_dataset_type", "csv", "--src_dataset_path", str(source), "--dst_dataset_path", str(destination)]
-    return transcribe.main([*words, *flags])
+    return do(transcribe, *words, *flags)
 
 
 def chunk(features, *files):
@@ -53,11 +56,11 @@ def source(tmp_path):
 @pytest.fixture
 def expected(source, tmp_path):
     run(source, tmp_path / "expected")
-    return {name: content for name, content in folder_bytes(tmp_path / "expected").items() if name.endswith(".bin")}
+    return {name: content for name, content in tree(tmp_path / "expected").items() if name.endswith(".bin")}
 
 
 def written(folder):
-    return {name: content for name, content in folder_bytes(folder).items() if name.endswith(".bin")}
+    return {name: content for name, content in tree(folder).items() if name.endswith(".bin")}
 
 
 def test_rows_are_those_of_the_files(expected):
@@ -169,8 +172,8 @@ def test_opening_csv_files_as_tf_raw_names_the_transcribe_command(source, tmp_pa
     for sources in (None, {"train": [chunk(NAMES, "train.csv")]}):
         write_spec(source, sources)
         for command in (
-            lambda: TfRawSplit(FeatureSpec.from_yaml(source / "feature_spec.yaml"), "train"),  # the way dlrm.py reads a dataset, in every mode
-            lambda: transcribe.main(["--src_dataset_path", str(source), "--dst_dataset_path", str(tmp_path / "d")]),
+            lambda: TfRawSplit(spec_in(source), "train"),  # the way dlrm.py reads a dataset, in every mode
+            lambda: do(transcribe, "--src_dataset_path", source, "--dst_dataset_path", tmp_path / "d"),
         ):
             with pytest.raises(DatasetError, match=f"first: python -m dataloading.transcribe --src_dataset_type csv --src_dataset_path {source}"):
                 command()
@@ -215,7 +218,7 @@ def test_missing_split_and_missing_file_are_errors(source, tmp_path):
     with pytest.raises(UserError, match="--splits train,test: expected names of train, each once and separated by commas, found 'test'"):
         run(source, tmp_path / "d", "--splits", "train,test")
     assert run(source, tmp_path / "d") == 0
-    assert list(FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml").sources) == ["train"]
+    assert list(spec_in(tmp_path / "d").sources) == ["train"]
     (source / "train.csv").unlink()
     with pytest.raises(DatasetError, match=r"train\.csv: No such file or directory; expected a CSV file"):
         run(source, tmp_path / "e", "--train_only")

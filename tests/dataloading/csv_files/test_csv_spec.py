@@ -6,11 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from numpy.testing import assert_array_equal
 
 from dataloading import transcribe, validate
-from dataloading.feature_spec import FeatureSpec, FeatureSpecError
+from dataloading.feature_spec import FeatureSpecError
 from dataloading.features import DatasetError
 from dataloading.tf_raw import TfRawSplit
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml, spec_in
 
 ROWS = {"train": 200, "test": 30}
 CARDINALITIES = (10, 500, 127)
@@ -22,7 +25,7 @@ def source(tmp_path):
     folder, draw, columns = tmp_path / "csv", np.random.default_rng(0), {}
     folder.mkdir()
     shutil.copy(Path(__file__).with_name("nvidia_small_csv.yaml"), folder / "feature_spec.yaml")
-    content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
+    content = read_yaml(folder / "feature_spec.yaml")
     for split, rows in ROWS.items():
         found = {f"cat_{i}.bin": draw.integers(0, rows_of, rows) for i, rows_of in enumerate(CARDINALITIES)}
         found |= {"num_0": draw.random(rows), "num_1": draw.random(rows), "label": draw.integers(0, 2, rows)}
@@ -36,11 +39,11 @@ def source(tmp_path):
 
 def run(folder, *flags):
     words = ["--src_dataset_type", "csv", "--src_dataset_path", folder, "--dst_dataset_path", folder.parent / "d", *flags]
-    return transcribe.main(list(map(str, words)))
+    return do(transcribe, *words)
 
 
 def edit(folder, change):
-    content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
+    content = read_yaml(folder / "feature_spec.yaml")
     change(content)
     (folder / "feature_spec.yaml").write_text(yaml.safe_dump(content))
 
@@ -50,20 +53,20 @@ def test_nvidias_generic_csv_is_read_unchanged(source, capsys):
     assert run(folder) == 0
     note = f"{folder / 'train' / 'catpart0.bin'}: has no header; its columns are read as cat_0.bin, cat_1.bin, cat_2.bin\n"
     assert capsys.readouterr().err.count(note) == 1
-    spec = FeatureSpec.from_yaml(folder.parent / "d" / "feature_spec.yaml")
+    spec = spec_in(folder.parent / "d")
     greatest = max(int(found["cat_1.bin"].max()) for found in columns.values())
     assert [(one.name, one.cardinality, one.dtype) for one in spec.categorical] == [
         ("cat_0.bin", 10, "int8"),
         ("cat_1.bin", greatest + 1, "int16"),
         ("cat_2.bin", 127, "int16"),
     ]
-    assert validate.main(["--dataset_path", str(folder.parent / "d")]) == 0
+    assert do(validate, "--dataset_path", folder.parent / "d") == 0
     for name, found in columns.items():
         split = TfRawSplit(spec, name)
         for i, feature in enumerate(spec.categorical):
-            np.testing.assert_array_equal(split.read_ids(i, 0, ROWS[name]), found[feature.name])
-        np.testing.assert_array_equal(split.read_numerical(0, ROWS[name]), np.stack([found["num_0"], found["num_1"]], 1).astype(np.float16))
-        np.testing.assert_array_equal(split.read_labels(0, ROWS[name]), found["label"])
+            assert_array_equal(split.read_ids(i, 0, ROWS[name]), found[feature.name])
+        assert_array_equal(split.read_numerical(0, ROWS[name]), np.stack([found["num_0"], found["num_1"]], 1).astype(np.float16))
+        assert_array_equal(split.read_labels(0, ROWS[name]), found["label"])
         split.close()
 
 
@@ -72,8 +75,8 @@ def test_some_files_may_have_headers(source):
     path = folder / "test" / "catpart2.bin"
     path.write_text("cat_1.bin,cat_2.bin\n" + "".join(f"{b},{a}\n" for a, b in (line.split(",") for line in path.read_text().split())))
     assert run(folder) == 0
-    split = TfRawSplit(FeatureSpec.from_yaml(folder.parent / "d" / "feature_spec.yaml"), "test")
-    np.testing.assert_array_equal(split.read_ids(1, 0, 30), columns["test"]["cat_1.bin"])
+    split = TfRawSplit(spec_in(folder.parent / "d"), "test")
+    assert_array_equal(split.read_ids(1, 0, 30), columns["test"]["cat_1.bin"])
     split.close()
 
 
@@ -121,5 +124,5 @@ def test_features_of_one_table_have_one_cardinality(source):
 
     edit(folder, share)
     assert run(folder) == 0
-    spec = FeatureSpec.from_yaml(folder.parent / "d" / "feature_spec.yaml")
+    spec = spec_in(folder.parent / "d")
     assert spec.categorical[0].cardinality == spec.categorical[1].cardinality == max(int(f["cat_1.bin"].max()) for f in columns.values()) + 1

@@ -7,13 +7,14 @@ import pytest
 import yaml
 
 from dataloading import transcribe, validate
-from dataloading.feature_spec import FeatureSpec
 from dataloading.features import FeatureSpecError
 from dataloading.parquet.spec import parquet_spec, with_usual_widths
 from dataloading.sources import read_spec
 from dataloading.tf_raw import TfRawSplit
-from tests.dataloading.make_data import folder_bytes
 from tests.dataloading.parquet.outbrain_files import MULTI_HOT, NUMERICAL, ONE_HOT, nvidia_spec, write_files, write_raw
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
+from tests.helpers.folders import tree
 from utils.config.data import DataConfig
 from utils.config.per_feature import FeatureConfig
 
@@ -153,7 +154,7 @@ def test_missing_specification_and_other_datasets_are_errors(tmp_path):
     with pytest.raises(FeatureSpecError, match="has the channel categorical, so this is no specification of Parquet files; drop --dataset_type"):
         parquet_spec(tmp_path / "raw", "feature_spec.yaml")
     with pytest.raises(FeatureSpecError, match="channels of NVIDIA's Wide & Deep, whose rows are Parquet files; --dataset_type parquet reads"):
-        FeatureSpec.from_yaml(tmp_path / "parquet/feature_spec.yaml")
+        spec_in(tmp_path / "parquet")
     (tmp_path / "feature_spec.yaml").write_text("a: [")
     with pytest.raises(FeatureSpecError, match="not valid YAML"):
         parquet_spec(tmp_path, "feature_spec.yaml")
@@ -202,7 +203,7 @@ def test_bad_widths_file_is_one_line_error(tmp_path, content, message):
 
 
 def transcribed(source, target, *flags):
-    return transcribe.main(["--src_dataset_type", "parquet", "--src_dataset_path", str(source), "--dst_dataset_path", str(target), *flags])
+    return do(transcribe, "--src_dataset_type", "parquet", "--src_dataset_path", source, "--dst_dataset_path", target, *flags)
 
 
 def test_transcribe_writes_the_same_rows_as_tf_raw(tmp_path, capsys):
@@ -211,23 +212,23 @@ def test_transcribe_writes_the_same_rows_as_tf_raw(tmp_path, capsys):
     assert transcribed(tmp_path / "parquet", tmp_path / "written") == 0
     assert capsys.readouterr().err == ""
     for split in rows:
-        assert folder_bytes(tmp_path / "written" / split) == folder_bytes(tmp_path / "raw" / split)
-    found = FeatureSpec.from_yaml(tmp_path / "written/feature_spec.yaml")
+        assert tree(tmp_path / "written" / split) == tree(tmp_path / "raw" / split)
+    found = spec_in(tmp_path / "written")
     assert TfRawSplit(found, "train").num_samples == TfRawSplit(raw, "train").num_samples == 1000
-    assert found.embedding_dims["platform"] == 19 and validate.main(["--dataset_path", str(tmp_path / "written")]) == 0
+    assert found.embedding_dims["platform"] == 19 and do(validate, "--dataset_path", tmp_path / "written") == 0
 
 
 def test_transcribe_refuses_its_source_and_leaves_nothing_after_an_error(tmp_path):
     write_files(tmp_path / "parquet", change=lambda frame: frame.with_columns(platform=9))
-    before = folder_bytes(tmp_path / "parquet")
+    before = tree(tmp_path / "parquet")
     with pytest.raises(Exception, match="is source and destination; choose another --dst_dataset_path"):
         transcribed(tmp_path / "parquet", tmp_path / "parquet")
     with pytest.raises(Exception, match=re.escape("part_0.parquet, row 0 of the file: feature platform, row 0: id 9 is not in [0, 4)")):
         transcribed(tmp_path / "parquet", tmp_path / "written")
-    assert folder_bytes(tmp_path / "parquet") == before and not (tmp_path / "written/feature_spec.yaml").exists()
+    assert tree(tmp_path / "parquet") == before and not (tmp_path / "written/feature_spec.yaml").exists()
 
 
 def test_validate_names_the_commands_for_parquet_files(tmp_path):
     write_files(tmp_path)
     with pytest.raises(FeatureSpecError, match=r"python -m dataloading.transcribe --src_dataset_type parquet turns them into tf_raw"):
-        validate.main(["--dataset_path", str(tmp_path)])
+        do(validate, "--dataset_path", tmp_path)

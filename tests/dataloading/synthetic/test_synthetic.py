@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.linear_model import LogisticRegression
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import log_loss, roc_auc_score
 
 from dataloading.bayes import bayes_metrics
@@ -14,7 +14,7 @@ from dataloading.feature_spec import FeatureSpec, generator_spec
 from dataloading.generate_feature_spec import variant_spec
 from dataloading.synthetic.power_law import cumulative, ids_from_uniforms
 from dataloading.synthetic.split import SyntheticSplit
-from tests.dataloading.make_data import small_spec
+from tests.dataloading.make_data import least_squares, small_spec
 from utils.metrics.binary import exact_auc
 
 ROWS = 1 << 18
@@ -26,11 +26,11 @@ def test_any_range_equals_a_slice_of_a_larger_read(start, count, seed):
     split = SyntheticSplit(small_spec(), "train", 10_000, seed)
     numerical, ids, labels, probabilities = split.read_rows(0, 5400)
     rows = slice(start, start + count)
-    np.testing.assert_array_equal(split.read_numerical(start, start + count), numerical[rows])
-    np.testing.assert_array_equal(split.read_labels(start, start + count), labels[rows])
-    np.testing.assert_array_equal(split.probabilities(start, start + count), probabilities[rows])
+    assert_array_equal(split.read_numerical(start, start + count), numerical[rows])
+    assert_array_equal(split.read_labels(start, start + count), labels[rows])
+    assert_array_equal(split.probabilities(start, start + count), probabilities[rows])
     for i, column in enumerate(ids):
-        np.testing.assert_array_equal(split.read_ids(i, start, start + count), column[rows])
+        assert_array_equal(split.read_ids(i, start, start + count), column[rows])
 
 
 def test_types_and_shapes_are_those_of_stored_data():
@@ -64,7 +64,7 @@ def test_ids_follow_the_analytic_distribution(alpha, cardinality):
     points = np.unique(np.concatenate([np.arange(min(cardinality, 20)), np.geomspace(1, cardinality, 30).astype(np.int64) - 1]))
     observed = np.searchsorted(ids, points, side="right") / ROWS
     # Kolmogorov's distance at 2^18 draws exceeds 2 / sqrt(n) = 0.0039 once in 1,500 trials; the seed is fixed
-    np.testing.assert_allclose(observed, cumulative(points, cardinality, alpha), atol=2 / np.sqrt(ROWS))
+    assert_allclose(observed, cumulative(points, cardinality, alpha), atol=2 / np.sqrt(ROWS))
 
 
 def test_id_0_is_the_most_frequent_and_frequencies_fall():
@@ -79,7 +79,7 @@ def test_a_feature_without_alpha_is_uniform():
     content = generator_spec([10], 1, 1.0).to_dict()
     del content["feature_spec"]["cat_0"]["alpha"]
     ids = SyntheticSplit(FeatureSpec.from_dict(content), "train", ROWS, 0).read_ids(0, 0, ROWS)
-    np.testing.assert_allclose(np.bincount(ids) / ROWS, 0.1, atol=0.004)
+    assert_allclose(np.bincount(ids) / ROWS, 0.1, atol=0.004)
 
 
 @given(st.floats(0, 100), st.integers(1, 2**31 - 2))
@@ -93,7 +93,7 @@ def test_numericals_are_uniform_and_labels_follow_the_probabilities():
     split = SyntheticSplit(small_spec(), "train", ROWS, seed=4)
     numerical, _, labels, probabilities = split.read_rows(0, ROWS)
     assert numerical.min() >= 0 and numerical.max() <= 1 and np.isfinite(numerical).all()
-    np.testing.assert_allclose(numerical.mean(0, dtype=np.float64), 0.5, atol=0.003)
+    assert_allclose(numerical.mean(0, dtype=np.float64), 0.5, atol=0.003)
     edges = np.quantile(probabilities, np.linspace(0, 1, 11))
     for low, high in pairwise(edges):
         inside = (probabilities >= low) & (probabilities < high)
@@ -150,7 +150,7 @@ def test_a_linear_model_of_the_frequent_ids_comes_near_the_best_score():
 
     x, y, _ = design(SyntheticSplit(spec, "train", rows, 0))
     test_x, test_y, probabilities = design(SyntheticSplit(spec, "test", rows, 0))
-    scores = test_x @ LogisticRegression(max_iter=100).fit(x, y).coef_[0]
+    scores = test_x @ least_squares(x, y)
     # pairs and curves, which a linear model cannot use, are worth about 0.01 AUC
     assert 0.003 < exact_auc(probabilities, test_y.astype(bool)) - exact_auc(scores, test_y.astype(bool)) < 0.02
 

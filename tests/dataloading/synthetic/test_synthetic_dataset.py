@@ -4,7 +4,8 @@ import pytest
 
 from dataloading.feature_spec import generator_spec
 from dataloading.synthetic.dataset import SyntheticDataset, difference, write_dataset
-from tests.dataloading.make_data import folder_bytes, small_spec
+from tests.dataloading.make_data import small_spec
+from tests.helpers.folders import tree
 from utils.errors import UserError
 
 
@@ -14,9 +15,9 @@ def dataset(rows=90, seed=3, spec=None):
 
 def test_dataset_with_the_same_parameters_is_kept(tmp_path):
     assert write_dataset(tmp_path / "d", dataset(), keep=True)
-    before = folder_bytes(tmp_path / "d")
+    before = tree(tmp_path / "d")
     assert not write_dataset(tmp_path / "d", dataset(), keep=True) and not difference(tmp_path / "d", dataset())
-    assert folder_bytes(tmp_path / "d") == before
+    assert tree(tmp_path / "d") == before
 
 
 @pytest.mark.parametrize(
@@ -32,10 +33,10 @@ def test_dataset_with_the_same_parameters_is_kept(tmp_path):
 )
 def test_dataset_with_other_parameters_is_an_error_that_names_the_difference(tmp_path, other, message):
     write_dataset(tmp_path / "d", dataset(spec=generator_spec(small_spec().cardinalities, 3, 1.2)))
-    before = folder_bytes(tmp_path / "d")
+    before = tree(tmp_path / "d")
     with pytest.raises(UserError, match=f"holds another dataset: {message}; choose another folder") as caught:
         write_dataset(tmp_path / "d", other, keep=True)
-    assert "\n" not in str(caught.value) and folder_bytes(tmp_path / "d") == before
+    assert "\n" not in str(caught.value) and tree(tmp_path / "d") == before
 
 
 def test_dataset_of_another_origin_or_damaged_is_an_error(tmp_path):

@@ -5,12 +5,15 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_array_equal
 
 from dataloading import transcribe
-from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from dataloading.tfrecord.batch_split import BatchRecordSplit
-from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, rich_spec, small_spec
+from tests.dataloading.make_data import random_groups, random_rows, rich_spec, small_spec
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
+from tests.helpers.folders import tree
 from utils.errors import UserError
 
 ROWS = {"train": 64, "test": 32}
@@ -32,7 +35,7 @@ def nvidias_reader(folder, split, batch_size):
     which it reshapes to [batch size, number of features]; of lists, a serialized tensor of two texts, which are the serialized values and row splits,
     both int32. An epoch has as many batches as length.json says.
     """
-    spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+    spec = spec_in(folder)
     steps = json.loads((folder / split / "length.json").read_text())
     streams = []
     for name in ("numerical", "label", *(f"categorical_{i}" for i in range(len(spec.categorical)))):
@@ -58,7 +61,7 @@ def nvidias_reader(folder, split, batch_size):
 
 def transcribed(source, destination, *flags):
     flags = ["--src_dataset_path", source, "--dst_dataset_path", destination, "--dst_dataset_type", "split_tfrecords", *flags]
-    return transcribe.main(list(map(str, flags)))
+    return do(transcribe, *flags)
 
 
 def rows_of(spec, split):
@@ -79,8 +82,8 @@ def test_nvidias_reader_finds_every_row(source, tmp_path, flags):
         numerical, labels, ids = rows_of(source, split)
         batches = list(nvidias_reader(tmp_path / "records", split, 16))
         assert len(batches) == count // 16
-        np.testing.assert_array_equal(np.concatenate([batch[0] for batch in batches]), numerical)
-        np.testing.assert_array_equal(np.concatenate([batch[1] for batch in batches])[:, 0], labels)
+        assert_array_equal(np.concatenate([batch[0] for batch in batches]), numerical)
+        assert_array_equal(np.concatenate([batch[1] for batch in batches])[:, 0], labels)
         for i, column in enumerate(ids):
             found = [row for batch in batches for row in (batch[2 + i] if isinstance(batch[2 + i], list) else batch[2 + i].tolist())]
             assert found == [[int(value) for value in np.atleast_1d(row) if value >= 0] for row in column]
@@ -88,7 +91,7 @@ def test_nvidias_reader_finds_every_row(source, tmp_path, flags):
 
 def test_specification_names_no_files(source, tmp_path):
     assert transcribed(source.base_directory, tmp_path / "records", "--dst_prebatch_size", 16) == 0
-    spec = FeatureSpec.from_yaml(tmp_path / "records" / "feature_spec.yaml")
+    spec = spec_in(tmp_path / "records")
     assert spec.sources is None and spec.cardinalities == source.cardinalities and spec.hotness == source.hotness
     assert {feature.dtype for feature in spec.categorical} == {"int32"} and spec.dtypes[spec.label] == "int8"
 
@@ -106,15 +109,13 @@ def test_bytes_of_a_record(tmp_path):
 def test_what_was_written_is_read_back_by_ranges(source, tmp_path):
     assert transcribed(source.base_directory, tmp_path / "records", "--dst_prebatch_size", 16) == 0
     assert (
-        transcribe.main(
-            ["--src_dataset_type", "split_tfrecords", "--src_dataset_path", str(tmp_path / "records"), "--dst_dataset_path", str(tmp_path / "back")]
-        )
+        do(transcribe, "--src_dataset_type", "split_tfrecords", "--src_dataset_path", tmp_path / "records", "--dst_dataset_path", tmp_path / "back")
         == 0
     )
     for split in ROWS:
-        for one, other in zip(rows_of(source, split), rows_of(FeatureSpec.from_yaml(tmp_path / "back" / "feature_spec.yaml"), split), strict=True):
+        for one, other in zip(rows_of(source, split), rows_of(spec_in(tmp_path / "back"), split), strict=True):
             for left, right in zip(one, other, strict=True) if isinstance(one, list) else [(one, other)]:
-                np.testing.assert_array_equal(np.sort(left, axis=-1) if left.ndim > 1 else left, np.sort(right, axis=-1) if right.ndim > 1 else right)
+                assert_array_equal(np.sort(left, axis=-1) if left.ndim > 1 else left, np.sort(right, axis=-1) if right.ndim > 1 else right)
 
 
 # Remainders and refusals --------------------------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ def test_drop_remainder_leaves_the_last_rows_out_with_a_line(source, tmp_path, c
     assert "split train: the last 14 rows, which do not fill a record, are left out (--drop_remainder)" in captured.err
     assert "train 50 rows, test 25 rows" in captured.out
     numerical = rows_of(source, "train")[0]
-    np.testing.assert_array_equal(np.concatenate([batch[0] for batch in nvidias_reader(tmp_path / "records", "train", 25)]), numerical[:50])
+    assert_array_equal(np.concatenate([batch[0] for batch in nvidias_reader(tmp_path / "records", "train", 25)]), numerical[:50])
 
 
 def test_number_of_rows_that_is_known_only_after_reading(tmp_path, capsys):
@@ -174,10 +175,10 @@ def test_group_is_refused(tmp_path):
 
 def test_used_folder_is_refused_without_overwrite(source, tmp_path):
     assert transcribed(source.base_directory, tmp_path / "records", "--dst_prebatch_size", 16) == 0
-    before = folder_bytes(tmp_path / "records")
+    before = tree(tmp_path / "records")
     with pytest.raises(UserError, match="already"):
         transcribed(source.base_directory, tmp_path / "records", "--dst_prebatch_size", 32)
-    assert folder_bytes(tmp_path / "records") == before
+    assert tree(tmp_path / "records") == before
     assert transcribed(source.base_directory, tmp_path / "records", "--dst_prebatch_size", 32, "--overwrite") == 0
     assert len(list(nvidias_reader(tmp_path / "records", "train", 32))) == 2
 
@@ -186,6 +187,6 @@ def test_records_beyond_length_json_are_not_read(source, tmp_path):
     """NVIDIA's writer repeats rows where more batches are asked for than the source has; length.json says how many are its rows."""
     assert transcribed(source.base_directory, tmp_path / "records", "--dst_prebatch_size", 16) == 0
     (tmp_path / "records" / "train" / "length.json").write_text("3")
-    spec = FeatureSpec.from_yaml(tmp_path / "records" / "feature_spec.yaml")
+    spec = spec_in(tmp_path / "records")
     split = BatchRecordSplit(spec, "train")
     assert split.num_samples == 48 and "1 further records are not read" in split.notes()[0]

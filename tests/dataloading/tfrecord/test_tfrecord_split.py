@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_array_equal
 
 from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
@@ -41,10 +42,10 @@ def source(tmp_path_factory):
 
 def assert_rows(split, columns, start, stop):
     for i, feature in enumerate(OUTBRAIN.categorical):
-        np.testing.assert_array_equal(split.read_ids(i, start, stop), columns[feature.name][start:stop])
-    np.testing.assert_array_equal(split.read_numerical(start, stop), np.stack([columns[name] for name in OUTBRAIN.numerical], 1)[start:stop])
-    np.testing.assert_array_equal(split.read_labels(start, stop), columns["label"][start:stop])
-    np.testing.assert_array_equal(split.read_group(start, stop), columns["display_id"][start:stop])
+        assert_array_equal(split.read_ids(i, start, stop), columns[feature.name][start:stop])
+    assert_array_equal(split.read_numerical(start, stop), np.stack([columns[name] for name in OUTBRAIN.numerical], 1)[start:stop])
+    assert_array_equal(split.read_labels(start, stop), columns["label"][start:stop])
+    assert_array_equal(split.read_group(start, stop), columns["display_id"][start:stop])
 
 
 @pytest.mark.parametrize(("split", "name", "count"), [("train", "train", 273), ("test", "eval", 73)])
@@ -83,7 +84,7 @@ def test_patterns_select_the_files(source, tmp_path):
     first = np.concatenate(
         [columns["train"]["ad_id"][128:], columns["train"]["ad_id"][:128]]
     )  # a file that several patterns match is read once, at the position of its first match
-    np.testing.assert_array_equal(found.read_ids(0, 0, 273), first)
+    assert_array_equal(found.read_ids(0, 0, 273), first)
     with pytest.raises(DatasetError, match=r"nothing\*: matches no file; expected TFRecords"):
         pattern_spec({"train": [f"{folder}/records/train/nothing*"]})
 
@@ -101,23 +102,23 @@ def test_every_worker_count_reads_the_batches_of_tf_raw(source, workers, order):
         assert len(batches) == 5
         for one, two in zip(batches, other.epoch(1), strict=True):
             for a, b in zip(one, two, strict=True):
-                np.testing.assert_array_equal(a, b)
+                assert_array_equal(a, b)
                 assert np.asarray(a).dtype == np.asarray(b).dtype
             seen.append(one.numerical[one.weights > 0])
         for one, two in zip(batch_reader(opened(folder / "records"), 60, **mine).epoch(1, first=3), batches[3:], strict=True):
-            np.testing.assert_array_equal(one.ids, two.ids)
+            assert_array_equal(one.ids, two.ids)
     rows = np.concatenate(seen)
     expected = np.stack([columns["train"][name] for name in OUTBRAIN.numerical], 1)
-    np.testing.assert_array_equal(rows[np.lexsort(rows.T)], expected[np.lexsort(expected.T)])
+    assert_array_equal(rows[np.lexsort(rows.T)], expected[np.lexsort(expected.T)])
 
 
 def test_batches_within_a_record_and_held_out_rows_are_read(source):
     folder, columns, _ = source
     found = opened(folder / "records")
     ids = np.concatenate([batch.ids[0, : batch.num_samples] for batch in batch_reader(found, 7).epoch()])
-    np.testing.assert_array_equal(ids, columns["train"]["ad_id"])
+    assert_array_equal(ids, columns["train"]["ad_id"])
     train, valid = hold_out(found, 0.3)
-    np.testing.assert_array_equal(valid.read_ids(0, 0, valid.num_samples), columns["train"]["ad_id"][train.num_samples :])
+    assert_array_equal(valid.read_ids(0, 0, valid.num_samples), columns["train"]["ad_id"][train.num_samples :])
 
 
 def test_more_records_than_are_parsed_at_once_are_read(tmp_path):

@@ -8,19 +8,21 @@ import numpy as np
 import polars as pl
 import pytest
 import tensorflow as tf
-import yaml
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from numpy.testing import assert_array_equal
 
 from dataloading import transcribe, validate
-from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from dataloading.tfrecord.spec import tfrecord_spec
 from dataloading.tfrecord.split import TfRecordSplit
 from dataloading.tfrecord.writer import TfRecordWriter, records_of_files
 from tests.children import child, found, wait_for
-from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, rich_spec, write_dataset
+from tests.dataloading.make_data import random_groups, random_rows, rich_spec, write_dataset
 from tests.dataloading.tfrecord.example_records import write_outbrain
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml, spec_in
+from tests.helpers.folders import tree
 from utils.errors import UserError
 
 ROWS = {"train": 3 * 4096 + 100, "test": 4096}
@@ -38,18 +40,18 @@ def written(tmp_path_factory):
 
 def to_records(folder, *flags, source="raw", target="records"):
     paths = ("--src_dataset_path", str(folder / source), "--dst_dataset_path", str(folder / target))
-    assert transcribe.main([*paths, "--dst_dataset_type", "tfrecord", *flags]) == 0
+    assert do(transcribe, *paths, "--dst_dataset_type", "tfrecord", *flags) == 0
 
 
 def to_raw(folder, target="back", source="records"):
     paths = ("--src_dataset_path", str(folder / source), "--dst_dataset_path", str(folder / target))
-    assert transcribe.main(["--src_dataset_type", "tfrecord", *paths]) == 0
+    assert do(transcribe, "--src_dataset_type", "tfrecord", *paths) == 0
 
 
 def test_records_convert_back_to_the_same_bytes(written, capsys):
     to_raw(written)
     assert "train 12,388 rows, test 4,096 rows" in capsys.readouterr().out
-    assert folder_bytes(written / "back") == folder_bytes(written / "raw")
+    assert tree(written / "back") == tree(written / "raw")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -57,7 +59,7 @@ def test_other_dtypes_of_numericals_and_groups_convert_back(tmp_path, dtype):
     write_dataset(tmp_path / "raw", rich_spec((1, 1, 1, 1), numerical_dtype=dtype, group="int32" if dtype == "float16" else None))
     to_records(tmp_path)
     to_raw(tmp_path)
-    assert folder_bytes(tmp_path / "back") == folder_bytes(tmp_path / "raw")
+    assert tree(tmp_path / "back") == tree(tmp_path / "raw")
 
 
 def test_records_and_files_have_the_published_sizes(written):
@@ -125,19 +127,19 @@ def test_nvidias_reader_can_parse_full_records_by_the_schema(written):
     parsed = tf.io.parse_single_example(record, form)
     rows = slice(4096, 8192)
     assert parsed["cat_3"].shape == (4096, 1)
-    np.testing.assert_array_equal(parsed["cat_3"][:, 0], np.fromfile(written / "raw/train/cat_3.bin", np.int32)[rows])
-    np.testing.assert_array_equal(parsed["num_1"][:, 0], np.fromfile(written / "raw/train/numerical.bin", np.float32).reshape(-1, 2)[rows, 1])
+    assert_array_equal(parsed["cat_3"][:, 0], np.fromfile(written / "raw/train/cat_3.bin", np.int32)[rows])
+    assert_array_equal(parsed["num_1"][:, 0], np.fromfile(written / "raw/train/numerical.bin", np.float32).reshape(-1, 2)[rows, 1])
 
 
 def test_specification_is_written_beside_the_records(written):
-    content = yaml.safe_load((written / "records/feature_spec.yaml").read_text())
+    content = read_yaml(written / "records/feature_spec.yaml")
     assert content["metadata"] == {"origin": "drawn"} and content["channel_spec"]["group"] == ["session"]
     assert content["source_spec"]["test"] == [
         {"type": "tfrecord", "features": ["num_0", "num_1", "cat_0", "cat_1", "cat_2", "cat_3", "label", "session"], "files": ["eval/part-r-00000"]}
     ]
     with pytest.raises(DatasetError, match=r"source_spec.train: type is tfrecord, expected split_binary; --dataset_type tfrecord reads such"):
-        TfRawSplit(FeatureSpec.from_yaml(written / "records/feature_spec.yaml"), "train")
-    assert validate.main(["--dataset_path", str(written / "records")]) == 1
+        TfRawSplit(spec_in(written / "records"), "train")
+    assert do(validate, "--dataset_path", written / "records") == 1
 
 
 def test_missing_file_of_the_specification_is_an_error(written, tmp_path):
@@ -156,7 +158,7 @@ def test_sizes_of_appended_blocks_do_not_change_the_records(tmp_path):
             for a, b in itertools.pairwise(cuts):
                 writer.append("train", numerical[a:b], [column[a:b] for column in ids], labels[a:b], groups[a:b])
             writer.publish({})
-    assert folder_bytes(tmp_path / "whole") == folder_bytes(tmp_path / "parts")
+    assert tree(tmp_path / "whole") == tree(tmp_path / "parts")
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_splits_without_labels_are_copied(tmp_path):
     found = TfRecordSplit(tfrecord_spec(tmp_path / "records", "feature_spec.yaml"), "today")
     assert not found.labelled and not found.read_labels(0, 5000).any() and (tmp_path / "records/today/part-r-00001").is_file()
     to_raw(tmp_path)
-    assert folder_bytes(tmp_path / "back") == folder_bytes(tmp_path / "raw")
+    assert tree(tmp_path / "back") == tree(tmp_path / "raw")
 
 
 def test_nvidias_records_convert_to_tf_raw(tmp_path, capsys):
@@ -251,8 +253,8 @@ def test_nvidias_records_convert_to_tf_raw(tmp_path, capsys):
     to_raw(tmp_path)
     told = capsys.readouterr()
     assert told.err.count("feature_spec.yaml does not list are ignored: uuid\n") == 1 and "train 273 rows, test 73 rows" in told.out
-    assert validate.main(["--dataset_path", str(tmp_path / "back")]) == 0
-    np.testing.assert_array_equal(np.fromfile(tmp_path / "back/test/ad_id.bin", np.int32), columns["eval"]["ad_id"])
+    assert do(validate, "--dataset_path", tmp_path / "back") == 0
+    assert_array_equal(np.fromfile(tmp_path / "back/test/ad_id.bin", np.int32), columns["eval"]["ad_id"])
     with pytest.raises(DatasetError, match="is source and destination"):
         to_raw(tmp_path, target="records")
 

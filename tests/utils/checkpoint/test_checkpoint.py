@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from utils.checkpoint import manifest
 from utils.checkpoint import writing as module
@@ -40,7 +41,7 @@ def test_arrays_are_read_back_bit_for_bit(tmp_path, shape):
     write(tmp_path, a=values)
     found = Checkpoint(tmp_path).read("a")
     assert found.dtype == np.float32 and found.shape == shape
-    np.testing.assert_array_equal(found.view(np.uint32), values.view(np.uint32))
+    assert_array_equal(found.view(np.uint32), values.view(np.uint32))
 
 
 def test_an_array_of_many_chunks_is_read_back_in_order(tmp_path, monkeypatch):
@@ -50,7 +51,7 @@ def test_an_array_of_many_chunks_is_read_back_in_order(tmp_path, monkeypatch):
     assert len(chunks(folder, "a")) == 13
     blocks = list(Checkpoint(tmp_path).read_rows("a"))
     assert [start for start, _ in blocks] == list(range(0, 127, 10))
-    np.testing.assert_array_equal(np.concatenate([rows for _, rows in blocks]), values)
+    assert_array_equal(np.concatenate([rows for _, rows in blocks]), values)
 
 
 def test_table_is_read_in_chunks_for_saving(tmp_path, monkeypatch):
@@ -79,7 +80,7 @@ def test_names_with_odd_characters(tmp_path, name):
     values = random(4, 2)
     folder = write(tmp_path / "all", **{name: values, "b": values + 1})
     checkpoint = Checkpoint(tmp_path / "all")
-    np.testing.assert_array_equal(checkpoint.read(name), values)
+    assert_array_equal(checkpoint.read(name), values)
     assert checkpoint.names("tables/") == [name]
     assert {path.name for path in tmp_path.iterdir()} == {"all"}
     assert {path.name for path in folder.iterdir()} == {"manifest.json", "tables", "b"}
@@ -185,7 +186,7 @@ def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path, content):
 def test_values_whose_sum_is_beyond_float32_are_saved(tmp_path):
     values = np.full((4, 4), 3e38, np.float32)
     write(tmp_path, a=values)
-    np.testing.assert_array_equal(Checkpoint(tmp_path).read("a"), values)
+    assert_array_equal(Checkpoint(tmp_path).read("a"), values)
 
 
 @pytest.mark.parametrize("array", ["a", "b/c"])
@@ -229,8 +230,8 @@ def test_any_flipped_bit_is_an_error_or_has_no_effect(tmp_path, data):
         assert "damaged" in str(error) or "format" in str(error)
         return
     assert checkpoint.step == 1 and checkpoint.manifest["note"] == "hello"
-    np.testing.assert_array_equal(found[0], random(20, 4))
-    np.testing.assert_array_equal(found[1], random(3))
+    assert_array_equal(found[0], random(20, 4))
+    assert_array_equal(found[1], random(3))
 
 
 def test_other_format_is_rejected_with_its_version(tmp_path):
@@ -259,7 +260,7 @@ def test_an_interrupted_save_leaves_the_older_checkpoint(tmp_path, step):
         save(tmp_path, step, {"a": Array((4, 2))}, [ArrayPart("a", fail)], {}, World())
     checkpoint = Checkpoint(tmp_path)
     assert checkpoint.step == 1
-    np.testing.assert_array_equal(checkpoint.read("a"), values)
+    assert_array_equal(checkpoint.read("a"), values)
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000001"}
 
 
@@ -270,7 +271,7 @@ def test_remains_of_a_killed_save_do_not_disturb_the_next(tmp_path):
         (tmp_path / name / "manifest.json").write_text("{")
     assert Checkpoint(tmp_path).step == 1
     write(tmp_path, step=1, a=random(4, seed=1))
-    np.testing.assert_array_equal(Checkpoint(tmp_path).read("a"), random(4, seed=1))
+    assert_array_equal(Checkpoint(tmp_path).read("a"), random(4, seed=1))
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000001"}
 
 
@@ -279,7 +280,7 @@ def test_saving_a_step_again_replaces_it(tmp_path):
     write(tmp_path, a=random(9, seed=1))
     checkpoint = Checkpoint(tmp_path)
     assert checkpoint.names("") == ["a"]
-    np.testing.assert_array_equal(checkpoint.read("a"), random(9, seed=1))
+    assert_array_equal(checkpoint.read("a"), random(9, seed=1))
 
 
 def test_columns_written_in_slices_can_be_read_in_other_slices(tmp_path, monkeypatch):
@@ -288,9 +289,9 @@ def test_columns_written_in_slices_can_be_read_in_other_slices(tmp_path, monkeyp
     parts = [ArrayPart("a", lambda start, stop, i=i: values[start:stop, i : i + 2], (i, i + 2)) for i in (4, 0, 2)]
     save(tmp_path, 1, {"a": Array((33, 6), column_step=2)}, parts, {}, World())
     checkpoint = Checkpoint(tmp_path)
-    np.testing.assert_array_equal(checkpoint.read("a"), values)
+    assert_array_equal(checkpoint.read("a"), values)
     for columns in ((0, 3), (3, 6), (1, 5)):
-        np.testing.assert_array_equal(np.concatenate([rows for _, rows in checkpoint.read_rows("a", columns)]), values[:, slice(*columns)])
+        assert_array_equal(np.concatenate([rows for _, rows in checkpoint.read_rows("a", columns)]), values[:, slice(*columns)])
 
 
 def test_folder_that_cannot_be_created_is_a_user_error(tmp_path):
@@ -306,7 +307,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, value):
     values[13, 2] = value
     with pytest.raises(UserError, match="a: holds weights that are not finite; nothing is saved"):
         write(tmp_path, step=2, a=values)
-    np.testing.assert_array_equal(Checkpoint(tmp_path).read("a"), random(20, 4))
+    assert_array_equal(Checkpoint(tmp_path).read("a"), random(20, 4))
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000001"}
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from tests.utils.checkpoint.touched_checkpoints import origins, trained, write
 from utils.checkpoint import writing
@@ -33,7 +34,7 @@ def test_rows_of_any_shape_and_chunks(tmp_path_factory, data):
     mapped = MappedArray(written(tmp_path_factory.mktemp("array"), values, chunk), "a")
     for _ in range(2):
         numbers = np.array(data.draw(st.lists(st.integers(0, rows - 1), max_size=50)), np.int32)
-        np.testing.assert_array_equal(mapped.rows(numbers), values[numbers])
+        assert_array_equal(mapped.rows(numbers), values[numbers])
 
 
 @pytest.mark.parametrize("spoil", [lambda file: file.unlink(), lambda file: file.write_bytes(b"short")], ids=["missing", "short"])
@@ -41,7 +42,7 @@ def test_error_names_a_missing_or_short_chunk(tmp_path, spoil):
     checkpoint = written(tmp_path, np.ones((4, 2), np.float32), (2, 2))
     mapped = MappedArray(checkpoint, "a")
     spoil(tmp_path / "a/c/1/0")
-    np.testing.assert_array_equal(mapped.rows(np.array([0, 1])), np.ones((2, 2)))
+    assert_array_equal(mapped.rows(np.array([0, 1])), np.ones((2, 2)))
     with pytest.raises(DamagedError, match=r"a/c/1/0: .*; the checkpoint is damaged"):
         mapped.rows(np.array([3]))
 
@@ -58,10 +59,10 @@ def test_chunks_of_whole_pages_are_mapped_contiguously(tmp_path):
     values = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
     mapped = MappedArray(written(tmp_path, values, (1024, 3)), "a")
     numbers = np.array([4999, 0, 1023, 1024, 4096, 4096, 2047], np.int32)
-    np.testing.assert_array_equal(mapped.rows(numbers), values[numbers])
+    assert_array_equal(mapped.rows(numbers), values[numbers])
     assert mapped.rows(numbers[:0]).shape == (0, 3)
     assert mapped.whole().shape == (5120, 3) and not mapped.whole().flags.writeable
-    np.testing.assert_array_equal(mapped.whole()[:5000], values)
+    assert_array_equal(mapped.whole()[:5000], values)
 
 
 @pytest.mark.parametrize("chunk", [(2, 2), (5, 3), (4, 1)])
@@ -72,7 +73,7 @@ def test_other_chunks_are_mapped_one_by_one_in_order(tmp_path, chunk):
     assert len(found) == len(starts)
     for (row, column), array in zip(starts, found, strict=True):
         expected = values[row : row + chunk[0], column : column + chunk[1]]
-        np.testing.assert_array_equal(array[: expected.shape[0], : expected.shape[1]], expected)
+        assert_array_equal(array[: expected.shape[0], : expected.shape[1]], expected)
 
 
 @pytest.mark.parametrize("numbers", [np.empty(0, np.int64), np.array([0, 64, 129]), np.arange(1, 2999), np.arange(3000)])
@@ -94,7 +95,7 @@ def test_rows_of_a_table_of_touched_rows(tmp_path, monkeypatch, numbers, step, c
         mapped = MappedArray(Checkpoint(tmp_path), f"tables/user/{kind}", draw)
         assert mapped.partial and mapped.shape == values.shape
         for some in (asked, asked[:1], asked[:0]):
-            np.testing.assert_array_equal(mapped.rows(some).view(np.uint32), values[some].view(np.uint32))
+            assert_array_equal(mapped.rows(some).view(np.uint32), values[some].view(np.uint32))
         for whole in (mapped.chunks, mapped.whole):
             with pytest.raises(NotImplementedError, match="only its touched rows are stored"):
                 whole()

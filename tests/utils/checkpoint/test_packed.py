@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from utils.checkpoint.links import clone, link
 from utils.checkpoint.packed import PackedTable, pack, stored_bytes, table_files, unpack, write_table
@@ -15,14 +16,14 @@ PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 @given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=40))
 def test_bfloat16_rounds_to_the_nearest_ties_to_even(values):
     row = np.array([values], np.float32)
-    np.testing.assert_array_equal(unpack(*pack(row, "bfloat16"), "bfloat16"), tf.cast(tf.cast(row, tf.bfloat16), tf.float32).numpy())
+    assert_array_equal(unpack(*pack(row, "bfloat16"), "bfloat16"), tf.cast(tf.cast(row, tf.bfloat16), tf.float32).numpy())
 
 
 def test_rows_of_int8_by_hand():
     codes, scales = pack(np.array([[-1.0, 0.0, 4.1], [2.0, 2.0, 2.0]], np.float32), "int8")
     assert codes.tolist() == [[0, 50, 255], [0, 0, 0]]  # 255 / 5.1 = 50 codes a unit
-    np.testing.assert_allclose(scales, [[0.02, -1.0], [0.0, 2.0]], rtol=1e-6)
-    np.testing.assert_allclose(unpack(codes, scales, "int8"), [[-1.0, 0.0, 4.1], [2.0, 2.0, 2.0]], atol=1e-6)
+    assert_allclose(scales, [[0.02, -1.0], [0.0, 2.0]], rtol=1e-6)
+    assert_allclose(unpack(codes, scales, "int8"), [[-1.0, 0.0, 4.1], [2.0, 2.0, 2.0]], atol=1e-6)
 
 
 def test_int8_error_is_at_most_half_a_step():
@@ -41,7 +42,7 @@ def test_table_written_in_blocks_is_read_by_rows(tmp_path, precision):
     numbers = np.array([49, 0, 0, 17])
     found = PackedTable(tmp_path, "a table/x", (50, 6), precision).rows(numbers)
     assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, unpack(*pack(table[numbers], precision), precision))
+    assert_array_equal(found, unpack(*pack(table[numbers], precision), precision))
 
 
 @pytest.mark.parametrize("spoil", [lambda file: file.unlink(), lambda file: file.write_bytes(b"short")], ids=["missing", "short"])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from tests.utils.checkpoint.touched_checkpoints import DIM, SLOTS, bits_of, origins, trained, write
 from utils.checkpoint import manifest, touched_form
@@ -27,18 +28,18 @@ def assert_reads(checkpoint, table, numbers, name="user"):
     touched = checkpoint.touched_table(name)
     assert (touched.rows, touched.count) == (len(table["weights"]), len(numbers))
     assert touched.numbers.dtype == np.int32
-    np.testing.assert_array_equal(touched.numbers, numbers)
+    assert_array_equal(touched.numbers, numbers)
     for kind, values in table.items():
         array = f"tables/{name}/{kind}"
         assert checkpoint.shape(array) == values.shape
-        np.testing.assert_array_equal(checkpoint.read(array).view(np.uint32), values.view(np.uint32))
+        assert_array_equal(checkpoint.read(array).view(np.uint32), values.view(np.uint32))
         first, last = (0, 1) if values.shape[1] == 1 else (2, 5)
         some = np.concatenate([rows for _, rows in checkpoint.read_rows(array, (first, last))])
-        np.testing.assert_array_equal(some, values[:, first:last])
+        assert_array_equal(some, values[:, first:last])
         place = 0
         for start, rows in checkpoint.read_touched(array, (first, last)):
             assert start == place
-            np.testing.assert_array_equal(rows, values[numbers[start : start + len(rows)], first:last])
+            assert_array_equal(rows, values[numbers[start : start + len(rows)], first:last])
             place += len(rows)
         assert place == len(numbers)
     checkpoint.verify(World())
@@ -103,7 +104,7 @@ def test_whole_tables_stand_beside_tables_of_touched_rows(tmp_path):
     assert (folder / bitmap_name("a.b/ü")).parent.parent == folder / "touched_rows"
     checkpoint = Checkpoint(tmp_path)
     assert_reads(checkpoint, table, numbers, "a.b/ü")
-    np.testing.assert_array_equal(checkpoint.read("tables/item/weights"), other)
+    assert_array_equal(checkpoint.read("tables/item/weights"), other)
     assert checkpoint.touched_table("item") is None and checkpoint.touched_table("nowhere") is None
     with pytest.raises(ValueError, match="stored whole"):
         checkpoint.read_touched("tables/item/weights")
@@ -123,8 +124,8 @@ def test_stored_rows_are_found_by_number(tmp_path):
     write(tmp_path, where, numbers, trained(where, numbers))
     asked = np.random.default_rng(0).permutation(1000)
     stored, places = Checkpoint(tmp_path).touched_table("user").located(asked)
-    np.testing.assert_array_equal(stored, np.isin(asked, numbers))
-    np.testing.assert_array_equal(numbers[places[stored]], asked[stored])
+    assert_array_equal(stored, np.isin(asked, numbers))
+    assert_array_equal(numbers[places[stored]], asked[stored])
 
 
 @pytest.fixture
@@ -320,7 +321,7 @@ def test_a_table_that_is_removed_while_it_is_read_is_told_apart_from_damage(fold
 def test_the_bitmaps_checksum_is_at_its_end(folder):
     content = (folder / "touched_rows/user.bin").read_bytes()
     assert content[-4:] == zlib.crc32(content[:-4]).to_bytes(4, "little")
-    np.testing.assert_array_equal(np.unpackbits(np.frombuffer(content[:-4], np.uint8))[:43].nonzero()[0], np.arange(1, 42, 4))
+    assert_array_equal(np.unpackbits(np.frombuffer(content[:-4], np.uint8))[:43].nonzero()[0], np.arange(1, 42, 4))
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 1000])
@@ -329,5 +330,5 @@ def test_bitmaps_are_those_of_packbits(rows):
     for share in (0.0, 0.01, 0.5, 1.0):
         there = draw.random(rows) < share
         numbers = draw.permutation(np.flatnonzero(there)).astype(np.int32)
-        np.testing.assert_array_equal(touched_form.bits_of(numbers, rows), np.packbits(there))
-        np.testing.assert_array_equal(touched_form.numbers_of(np.packbits(there)), np.flatnonzero(there))
+        assert_array_equal(touched_form.bits_of(numbers, rows), np.packbits(there))
+        assert_array_equal(touched_form.numbers_of(np.packbits(there)), np.flatnonzero(there))

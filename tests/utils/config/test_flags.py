@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.errors import refused
 from utils.config.flags import Parser, add_flags, read_yaml
 from utils.config.option import build, option
 from utils.errors import UserError
@@ -108,9 +109,8 @@ def test_any_number_is_read_exactly(value):
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_invalid_flag_is_a_one_line_error_that_names_it(words, message):
-    with pytest.raises(UserError) as raised:
+    with refused(message):
         parse(*words)
-    assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_flags_not_given_are_absent():
@@ -173,9 +173,9 @@ def test_an_empty_yaml_file_sets_nothing(tmp_path):
     ],
 )
 def test_invalid_yaml_is_a_one_line_error_that_names_file_and_flag(tmp_path, text, message):
-    with pytest.raises(UserError) as raised:
+    with refused(message) as raised:
         yaml(tmp_path, text)
-    assert message in str(raised.value) and "flags.yaml" in str(raised.value) and "\n" not in str(raised.value)
+    assert "flags.yaml" in str(raised.value)
 
 
 def test_missing_yaml_file_is_named(tmp_path):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import polars as pl
 import pytest
+from numpy.testing import assert_array_equal
 
 from utils.encoding.numbers import bounded, bucketed, stored, transformed
 from utils.encoding.numerical import beyond_float16, log_plus_3, unchanged
@@ -30,7 +31,7 @@ def recipe(**options):
     ],
 )
 def test_missing_values_and_limits(options, expected):
-    np.testing.assert_array_equal(bounded(recipe(**options), VALUES), expected)
+    assert_array_equal(bounded(recipe(**options), VALUES), expected)
 
 
 @pytest.mark.parametrize(
@@ -68,13 +69,13 @@ def test_log_transform_of_counts():
     found = log_plus_3(COUNTS)
     assert found.dtype == np.float16 and found.flags.c_contiguous
     expected = [[0, math.log(8)], [0, 0], [math.log(3), 0], [0, math.log(2**62 + 3)]]
-    np.testing.assert_array_equal(found, np.array(expected).astype(np.float16))
+    assert_array_equal(found, np.array(expected).astype(np.float16))
 
 
 def test_unchanged_counts():
     found = unchanged(COUNTS[:3])
     assert found.dtype == np.float16 and found.flags.c_contiguous
-    np.testing.assert_array_equal(found, [[-3, 5], [-2, 0], [0, -100]])
+    assert_array_equal(found, [[-3, 5], [-2, 0], [0, -100]])
 
 
 @pytest.mark.parametrize(

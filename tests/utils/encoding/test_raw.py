@@ -6,6 +6,7 @@ import numpy as np
 import pandas
 import polars as pl
 import pytest
+from numpy.testing import assert_array_equal
 
 from utils.encoding.conversions import Conversions
 from utils.encoding.ids import TextLookup, hashed_ids, padded
@@ -103,8 +104,8 @@ def test_mixed_types_are_rejected(values):
 
 def test_transforms_match_the_dataset():
     frame = pl.DataFrame({"a": [0, None, 65504]}, schema={"a": pl.Int64})
-    np.testing.assert_array_equal(transformed(frame, "none"), np.array([[0], [0], [65504]], np.float16))
-    np.testing.assert_array_equal(transformed(frame, "log")[:2], np.log([[3], [1]]).astype(np.float16))
+    assert_array_equal(transformed(frame, "none"), np.array([[0], [0], [65504]], np.float16))
+    assert_array_equal(transformed(frame, "log")[:2], np.log([[3], [1]]).astype(np.float16))
     with pytest.raises(ValueError, match="feature a: value 65505 of sample 1 is out of the range of float16, ±65504"):
         transformed(pl.DataFrame({"a": [0, 65505]}), "none")
 
