@@ -34,9 +34,11 @@ KINDS = {
 }
 
 
-# Each kind with the C++ operations and without, and with limits far below the norm, next to it and above it.
-@pytest.mark.parametrize(("limit", "native"), [(0.05, "1"), (0.4, "0"), (100.0, "1")])
-@pytest.mark.parametrize("kind", KINDS)
+# Each kind with the C++ operations and without, and with limits far below the norm and next to it; where nothing is clipped, two kinds.
+@pytest.mark.parametrize(
+    ("kind", "limit", "native"),
+    [*((kind, *how) for kind in KINDS for how in ((0.05, "1"), (0.4, "0"))), ("regularised", 100.0, "1"), ("whole", 100.0, "0")],
+)
 def test_clipped_steps_equal_the_slow_reference(monkeypatch, native, limit, kind):
     monkeypatch.setenv("DLRM_NATIVE_OPS", native)
     flags, terms = KINDS[kind]

@@ -1,5 +1,6 @@
 """Tests of the rows touched so far in a run: against sets of ids, for every placement, over checkpoints, and with damaged ones."""
 
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -104,8 +105,20 @@ def saved(tmp_path, steps=2, **options):
     return trainer, saving.finish()
 
 
-def test_a_checkpoint_restores_the_marks_on_any_number_of_workers(tmp_path):
-    trainer, folder = saved(tmp_path)
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory):
+    """Train and save once; return the trainer and the checkpoint's folder, which no test may change."""
+    return saved(tmp_path_factory.mktemp("saved"))
+
+
+@pytest.fixture
+def copied(saved_once, tmp_path):
+    """Return a copy of the checkpoint's folder, for a test that damages it."""
+    return shutil.copytree(saved_once[1], tmp_path / saved_once[1].name)
+
+
+def test_a_checkpoint_restores_the_marks_on_any_number_of_workers(saved_once):
+    trainer, folder = saved_once
     expected = trainer.touched.shares()
     assert expected.keys() == ROWS.keys() and min(expected.values()) > 0 and min(expected["user"], expected["item"]) < 1
     _, other = model_and_trainer()
@@ -134,15 +147,14 @@ def test_rows_are_counted_since_the_resume_of_a_checkpoint_without_marks(tmp_pat
 
 
 @pytest.mark.parametrize("bit", [0, 8, 23, 24, 55])
-def test_flipped_bit_is_an_error_that_names_the_file(tmp_path, bit):
-    _, folder = saved(tmp_path)
-    path = folder / "touched.bin"
+def test_flipped_bit_is_an_error_that_names_the_file(copied, bit):
+    path = copied / "touched.bin"
     content = bytearray(path.read_bytes())
     content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
 
     def restored():
-        checkpoint = Checkpoint(folder)
+        checkpoint = Checkpoint(copied)
         checkpoint.verify(World())
 
     with pytest.raises(UserError, match=r"touched.bin: its checksum .*; the checkpoint is damaged"):
@@ -150,18 +162,16 @@ def test_flipped_bit_is_an_error_that_names_the_file(tmp_path, bit):
     if bit < 24:  # the manifest records the end of the file only
         _, trainer = model_and_trainer()
         with pytest.raises(DamagedError, match=r"touched.bin: its checksum is wrong; the checkpoint is damaged"):
-            trainer.touched.restore(Checkpoint(folder))
+            trainer.touched.restore(Checkpoint(copied))
 
 
-def test_file_that_is_missing_is_an_error(tmp_path):
-    _, folder = saved(tmp_path)
-    (folder / "touched.bin").unlink()
+def test_file_that_is_missing_is_an_error(copied):
+    (copied / "touched.bin").unlink()
     with pytest.raises(DamagedError, match=r"touched.bin: No such file"):
-        Checkpoint(folder)
+        Checkpoint(copied)
 
 
-def test_marks_of_other_tables_are_refused(tmp_path):
-    _, folder = saved(tmp_path)
+def test_marks_of_other_tables_are_refused(copied):
     (found,) = workers(single([Table(name, rows + 1, 4) for name, rows in ROWS.items()]))
     with pytest.raises(CheckpointError, match=r"touched.bin: holds the rows touched of other tables than the model's"):
-        found.restore(Checkpoint(folder))
+        found.restore(Checkpoint(copied))
