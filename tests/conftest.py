@@ -1,5 +1,6 @@
 """Set-up of TensorFlow, once for all tests, on the CPU and with few threads, so that tests that run at the same time slow each other little."""
 
+import gc
 import os
 import random
 from pathlib import Path
@@ -87,6 +88,10 @@ def pytest_collection_modifyitems(config, items):
         items.sort(key=lambda item: files[item.path])
     else:
         items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what has been imported and collected stays, so the garbage collector need not look through it again and again
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,12 @@
 """Tests that an interrupted and resumed run ends with the same bits as a run that was never interrupted."""
 
+import functools
 import signal
 import sys
 
 import numpy as np
 import pytest
-from runs import ROOT, TRAIN
+from runs import ROOT, TRAIN, here
 
 from tests.children import child
 from utils.checkpoint.reading import Checkpoint
@@ -30,15 +31,27 @@ def steps(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
+@pytest.fixture(scope="module")
+def unbroken(dataset, tmp_path_factory):
+    """Return a function that trains without an interruption, once for each optimizer; it returns the flags, the checkpoints and the Result."""
+
+    @functools.cache
+    def of(optimizer):
+        folder = tmp_path_factory.mktemp("whole")
+        flags = ("--dataset_path", dataset, *RUN, "--optimizer", optimizer, "--evals_per_epoch", "2")
+        return flags, folder / "c", here(folder, *flags, "--save_checkpoint_path", folder / "c")
+
+    return of
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
 @pytest.mark.parametrize("cut", [5, 16, 21])  # within the first epoch, at its end, within the second
-def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(run, dataset, tmp_path, optimizer, cut):
-    flags = ("--dataset_path", dataset, *RUN, "--optimizer", optimizer, "--evals_per_epoch", "2")
-    whole = run(*flags, "--save_checkpoint_path", tmp_path / "whole")
+def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(run, unbroken, tmp_path, optimizer, cut):
+    flags, folder, whole = unbroken(optimizer)
     assert run(*flags, "--save_checkpoint_path", tmp_path / "cut", "--max_steps", cut).code == 0
     resumed = run(*flags, "--save_checkpoint_path", tmp_path / "cut", "--restore_checkpoint_path", tmp_path / "cut")
     assert f"step {cut}" in resumed.out
-    assert_same(tmp_path / "whole", tmp_path / "cut")
+    assert_same(folder, tmp_path / "cut")
     for figure in ("auc", "best_auc", "validation_loss", "samples", "steps"):
         assert resumed.final[figure] == whole.final[figure]
 
