@@ -7,6 +7,7 @@ import polars as pl
 
 from dataloading.feature_spec import Categorical, FeatureSpec, smallest_dtype
 from dataloading.tf_raw import TfRawWriter
+from tests.helpers.datasets import spec_in
 
 
 def write_dataset(folder, splits, *, cardinalities, hotness=None, numerical=(), numerical_dtype="float32", metadata=None):
@@ -57,5 +58,5 @@ def write_predictions(path, scores, labels=None, rows=None, **others):
 
 def respecified(folder, **changes):
     """Rewrite a dataset's specification with changes to its fields."""
-    spec = replace(FeatureSpec.from_yaml(folder / "feature_spec.yaml"), **changes)
+    spec = replace(spec_in(folder), **changes)
     (folder / "feature_spec.yaml").write_text(spec.to_yaml())

@@ -1,18 +1,16 @@
 """Tests of `python -m report --compare`: figures of files, intervals, verdicts, and one line for each invalid file."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from report.benchmark_file import read
 from report.compare import CANNOT_TELL, DRAWS, compare, differing, interval, lines, main
+from tests.helpers.commands import run, run_here
+from tests.helpers.errors import refused
 from utils.errors import UserError
 
-ROOT = Path(__file__).parents[2]
 SLOW, FAST = [2.0, 2.1, 2.2, 2.0, 2.1, 2.3, 2.1], [1.0, 1.1, 1.0, 1.2, 1.1, 1.0, 1.0]
 OPTIONS = {"num_rounds": 7, "json": "FILE", "quick": False, "batch_size": 8192}
 HEADER = {
@@ -87,8 +85,7 @@ def test_units_and_the_direction_that_is_better(written):
 def test_benchmarks_describe_machine_commit_and_rounds(tmp_path):
     """A file that a benchmark writes today is compared with itself."""
     path = tmp_path / "one.json"
-    words = [sys.executable, "-m", "benchmarks.metrics", "--quick", "--num_rounds", "6", "--json", path]
-    subprocess.run(words, cwd=ROOT, capture_output=True, check=True, timeout=300)
+    assert run("-m", "benchmarks.metrics", "--quick", "--num_rounds", 6, "--json", path).returncode == 0
     one = read(path)
     assert one.benchmark == "benchmarks.metrics" and one.mapping("machine")["processor"] and one.mapping("software")["numpy"]
     assert len(one.header["commit"].rstrip("+")) == 12
@@ -222,8 +219,7 @@ def test_figures_of_one_file_only_are_listed(written):
 
 def test_command_prints_and_writes_json(written, tmp_path):
     files = written("old", step_file(SLOW, SLOW)), written("new", step_file(FAST, SLOW[::-1]))
-    words = [sys.executable, "-m", "report", "--compare", *files, "--json", tmp_path / "out.json"]
-    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    ended = run_here("-m", "report", "--compare", *files, "--json", tmp_path / "out.json")
     assert (ended.returncode, ended.stderr) == (0, "") and "seconds (lower is better)" in ended.stdout
     content = json.loads((tmp_path / "out.json").read_text())
     project, keras = content["figures"]
@@ -233,9 +229,7 @@ def test_command_prints_and_writes_json(written, tmp_path):
 
 
 def test_help_is_that_of_compare():
-    ended = subprocess.run(
-        [sys.executable, "-m", "report", "--compare", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
-    )
+    ended = run_here("-m", "report", "--compare", "--help")
     assert ended.returncode == 0 and ended.stdout.startswith("usage: python -m report --compare") and "--relative_to NAME" in ended.stdout
 
 
@@ -306,13 +300,12 @@ def test_invalid_flags_are_one_line(written, tmp_path, words, message):
     files = {"GOOD": written("good", step_file(SLOW, FAST)), "OTHER": written("other", {"seconds": {"b": FAST}}), "FOLDER": tmp_path}
     files["UNEVEN"] = written("uneven", step_file([1, 2, 3], [1, 2]))
     before = files["GOOD"].read_bytes()
-    with pytest.raises(UserError) as error:
+    with refused(message):
         main([str(files.get(word, word)) for word in words])
-    assert message in str(error.value) and len(str(error.value).splitlines()) == 1
     assert files["GOOD"].read_bytes() == before
 
 
 def test_compare_without_tensorflow(written):
     path = written("one", {"seconds": {"a": FAST}})
     code = f"import sys; from report.compare import main; main(['--compare', {str(path)!r}, {str(path)!r}]); assert 'tensorflow' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, timeout=240)
+    assert run("-c", code).returncode == 0

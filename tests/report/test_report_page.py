@@ -268,23 +268,28 @@ def test_the_texts_name_no_number_that_the_log_lacks(browser, report):
     assert said <= logged | OF_METHOD | stamp | {f"{uncertain / 2 / 720 / 240:.2g}"}, said - logged
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [400, 1600])
-def test_no_error_no_request_no_overflow(tmp_path, report, several, width, dark):
-    with Page(tmp_path / "profile", width, 900, dark) as page:
-        for path in (report, several):
-            page.requests.clear()
-            page.open(path)
-            page.run(OPENED)
-            for script in ("document.querySelector('[value=samples]').click()", "document.querySelector('[value=seconds]').click()"):
-                page.run(script)
-            inside, window = page.run("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-            assert inside <= window <= width
-            assert page.requests == [path.as_uri()] and page.errors == []
-            back = page.run("getComputedStyle(document.body).backgroundColor")
-            assert (sum(map(int, re.findall(r"\d+", back))) < 200) == dark
-            drawn = page.run("[...document.querySelectorAll('[data-plot]')].every((one) => one.querySelector('canvas').width > 100)")
-            assert drawn and page.run("document.querySelectorAll('[data-plot]').length") >= 8
+@pytest.fixture(scope="module", params=[(400, True), (1600, False)], ids=["narrow and dark", "wide and light"])
+def window(tmp_path_factory, request) -> Iterator[tuple[Page, int, bool]]:
+    """Return a browser of its own with this width, and with these colours: the style sheet of dark ones sets nothing else."""
+    with Page(tmp_path_factory.mktemp("profile"), request.param[0], 900, request.param[1]) as page:
+        yield page, *request.param
+
+
+def test_no_error_no_request_no_overflow(window, report, several):
+    page, width, dark = window
+    for path in (report, several):
+        page.requests.clear()
+        page.open(path)
+        page.run(OPENED)
+        for script in ("document.querySelector('[value=samples]').click()", "document.querySelector('[value=seconds]').click()"):
+            page.run(script)
+        inside, found = page.run("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert inside <= found <= width
+        assert page.requests == [path.as_uri()] and page.errors == []
+        back = page.run("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", back))) < 200) == dark
+        drawn = page.run("[...document.querySelectorAll('[data-plot]')].every((one) => one.querySelector('canvas').width > 100)")
+        assert drawn and page.run("document.querySelectorAll('[data-plot]').length") >= 8
 
 
 @pytest.fixture(scope="module")
@@ -363,15 +368,14 @@ def test_switches_and_copies(browser, report):
     assert float(rows[1].split("\t")[3]) == pytest.approx(training(10)["loss"], rel=1e-6)
 
 
-@pytest.mark.parametrize(("width", "dark"), [(400, True), (1600, False)])
-def test_nothing_that_axe_calls_serious(tmp_path, report, several, width, dark):
-    with Page(tmp_path / "profile", width, 900, dark) as page:
-        for path in (report, several):
-            page.open(path)
-            page.run(OPENED)
-            page.run(f"{AXE.read_text()};0")
-            found = page.run("axe.run().then((found) => found.violations.map((one) => [one.id, one.impact, one.nodes.length, one.nodes[0].html]))")
-            assert [one for one in found if one[1] in ("serious", "critical")] == []
+def test_nothing_that_axe_calls_serious(window, report, several):
+    page = window[0]
+    for path in (report, several):
+        page.open(path)
+        page.run(OPENED)
+        page.run(f"{AXE.read_text()};0")
+        found = page.run("axe.run().then((found) => found.violations.map((one) => [one.id, one.impact, one.nodes.length, one.nodes[0].html]))")
+        assert [one for one in found if one[1] in ("serious", "critical")] == []
 
 
 def test_a_page_says_which_command_comes_next(browser, tmp_path):

@@ -1,8 +1,5 @@
 """Figures of a dataset's rows, and drift between splits, against plain counts on tiny datasets."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import yaml
@@ -12,6 +9,8 @@ from report.rows import dataset as rows_dataset
 from report.rows import describe as rows_describe
 from report.rows.describe import SplitFigures, describe
 from report.rows.drift import CategoryBins, NumberBins, edges_of, stability_index
+from tests.helpers.commands import run
+from tests.helpers.datasets import read_yaml
 from utils.errors import UserError
 
 
@@ -262,7 +261,7 @@ def generator(folder):
 
 
 def records(folder):
-    content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
+    content = read_yaml(folder / "feature_spec.yaml")
     for chunk in content["source_spec"]["train"]:
         chunk["type"] = "parquet"
     (folder / "feature_spec.yaml").write_text(yaml.safe_dump(content))
@@ -295,4 +294,4 @@ def test_path_that_is_no_folder_is_one_line(tmp_path, name, line):
 
 def test_nothing_imports_tensorflow():
     code = "import sys, report.rows, report.rows.describe; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert run("-c", code).returncode == 0

@@ -12,6 +12,7 @@ from dataloading.tf_raw import TfRawWriter
 from report.rows import dataset as rows_dataset
 from report.rows.describe import WeightFigures, describe
 from report.rows.predictions import by_value, read_predictions
+from tests.helpers.datasets import spec_in
 from utils.errors import UserError
 
 TAGS = Categorical("tags", 9, "int8", hotness=2, weights=True)
@@ -69,7 +70,7 @@ def test_weights_that_cannot_be_are_refused(dataset, tmp_path):
     predictions = read_predictions(write_predictions(tmp_path / "p.parquet", [0.9, 0.2, 0.3, 0.8], [1, 0, 0, 1]))
     with pytest.raises(UserError, match=message):
         by_value(predictions, dataset, "tags")
-    spec = FeatureSpec.from_yaml(dataset / "feature_spec.yaml")
+    spec = spec_in(dataset)
     (dataset / "feature_spec.yaml").write_text(replace(spec, categorical=(replace(TAGS, pooling="mean"), ONE)).to_yaml())
     with pytest.raises(UserError, match="row 0, place 1 of its list: weight -2 is not a finite number of at least 0"):
         describe(dataset)

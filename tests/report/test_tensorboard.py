@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from report.tensorboard.events import event_files
 from tests.children import child, wait_for
 from tests.cli.runs import TRAIN, read_log, write_dataset
 from tests.distributed.launching import dlrm as on_workers
+from tests.helpers.commands import ROOT, run, run_here
 from tests.left_out import left_out
 from tests.report.event_files import scalars_of
 
-ROOT = Path(__file__).parents[2]
 READER = Path(sys.prefix) / "trackers/bin/python"
 # A line's figures and the tags that they must have, without those of groups and tables.
 OF_TRAINING = {
@@ -43,7 +42,7 @@ def dataset(tmp_path_factory):
 
 def command(dataset, folder, *flags):
     words = ["--dataset_path", dataset, *TRAIN, "--tensorboard_path", folder / "board", "--save_checkpoint_path", folder / "saved", *flags]
-    return [sys.executable, ROOT / "dlrm.py", *map(str, words)]
+    return [ROOT / "dlrm.py", *words]
 
 
 def read(folder):
@@ -51,8 +50,7 @@ def read(folder):
     if not READER.exists():
         left_out("TensorBoard is not installed; ./scripts/install --trackers")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    words = [READER, Path(__file__).with_name("board_reader.py"), folder]
-    result = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240)
+    result = run(Path(__file__).with_name("board_reader.py"), folder, program=READER, env=environment)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -98,7 +96,7 @@ def check(board, lines):
 
 def test_every_scalar_is_what_the_log_says(dataset, tmp_path):
     flags = ("--epochs", "3", "--print_freq", "4", "--evals_per_epoch", "2", "--log_norms", "--keep_best_checkpoint", "--profiler_start_step", 30)
-    result = subprocess.run(command(dataset, tmp_path, *flags), cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    result = run_here(*command(dataset, tmp_path, *flags), cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert f"tensorboard --logdir {tmp_path / 'board'}" in result.stdout
     assert list((tmp_path / "board/plugins/profile").glob("*/*.xplane.pb")) and not (tmp_path / "profile").exists()
@@ -156,7 +154,7 @@ def step_of(line):
 
 def test_killed_and_resumed_run_has_each_step_once(dataset, tmp_path):
     flags = ("--epochs", "4", "--print_freq", "1", "--evals_per_epoch", "2", "--checkpoint_every_steps", "9", "--resume", "auto")
-    words, log, board = command(dataset, tmp_path, *flags), tmp_path / "dlrm_tf_log.json", tmp_path / "board"
+    words, log, board = [sys.executable, *command(dataset, tmp_path, *flags)], tmp_path / "dlrm_tf_log.json", tmp_path / "board"
     for count in (1, 3):  # steps after the last checkpoint are trained again
         with child(words, cwd=tmp_path) as process:
 
@@ -168,9 +166,8 @@ def test_killed_and_resumed_run_has_each_step_once(dataset, tmp_path):
             wait_for(reached, process, 200)
             process.kill()
             process.wait()
-    with child(words, cwd=tmp_path) as process:
-        _, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
+    ended = run_here(*words[1:], cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
     lines = [line for line in whole_lines(log) if line["type"] == "LOG"]
     assert sum(line["step"] == "RUN" for line in lines) == 3 and len(event_files(board)) == 3
     assert len(last_lines(lines)) < len(lines), "no step was trained twice"
@@ -188,8 +185,7 @@ def test_two_workers_write_one_file_and_an_evaluation_beside_it(dataset, tmp_pat
     exchanges = [line["data"]["exchange_ms"] for line in read_log(tmp_path / "log.json") if "exchange_ms" in line.get("data", ())]
     assert [value for _, value in scalars_of(board)["speed/exchange_ms"]] == [np.float32(value) for value in exchanges]
     flags = ("--mode", "eval", "--dataset_path", dataset, "--restore_checkpoint_path", tmp_path / "saved", "--cpu")
-    words = [sys.executable, ROOT / "dlrm.py", *flags, "--tensorboard_path", board]
-    evaluated = subprocess.run(list(map(str, words)), cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    evaluated = run_here(ROOT / "dlrm.py", *flags, "--tensorboard_path", board, cwd=tmp_path)
     assert evaluated.returncode == 0, evaluated.stderr
     (own,) = [path for path in board.iterdir() if path.is_dir()]
     assert f"--tensorboard_path {board} holds another run: this one writes to {own}" in evaluated.stdout
@@ -202,7 +198,6 @@ def test_flag_without_the_package_is_one_line(dataset, tmp_path):
     program = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.modules['tensorboardX'] = None; import dlrm; dlrm.run_command(dlrm.main, 'dlrm.py')"
     )
-    words = [str(word) for word in command(dataset, tmp_path, "--max_steps", "1")[2:]]
-    result = subprocess.run([sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    result = run("-c", program, *command(dataset, tmp_path, "--max_steps", 1)[1:], cwd=tmp_path)
     assert "dlrm.py: error: --tensorboard_path" in result.stderr and "./scripts/install installs" in result.stderr, result.stderr
     assert "Traceback" not in result.stderr and not (tmp_path / "board").exists()

@@ -4,23 +4,23 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from report.tensorboard import __main__ as tensorboard
 from report.tensorboard.events import EventFile, event_files
 from report.tensorboard.writer import opened
+from tests.helpers.commands import do
+from tests.helpers.commands import run as run_child
 from tests.report.event_files import events_of, scalars_of
 from utils.errors import UserError
 from utils.logging import RunLog
 from utils.metrics.summary import entry, evaluate_in_full
 
-ROOT = Path(__file__).parents[2]
 RUN, OTHER = "0123456789abcdef", "fedcba9876543210"
 FLAGS = {"learning_rate": 0.1, "batch_size": 8, "top_mlp_dims": [16, 1], "amp": False, "embedding_dim": None, "save_checkpoint_path": "c"}
 ABOUT = {"id": RUN, "program": "dlrm.py", "mode": "train", "model": "dlrm", "workers": 2, "step_form": "epoch,step", "resumed_step": None}
@@ -150,8 +150,8 @@ def test_curve_of_precision_and_recall_by_hand(tmp_path):
     tp, fp, tn, fn, precision, recall = np.reshape(curve.tensor.float_val, (6, 5))
     assert tp.tolist() == [4, 4, 3, 2, 0] and fp.tolist() == [10, 5, 2, 0, 0]
     assert tn.tolist() == [0, 5, 8, 10, 10] and fn.tolist() == [0, 0, 1, 2, 4]
-    np.testing.assert_allclose(precision, [4 / 14, 4 / 9, 3 / 5, 1, 0], rtol=1e-6)
-    np.testing.assert_allclose(recall, [1, 1, 3 / 4, 1 / 2, 0], rtol=1e-6)
+    assert_allclose(precision, [4 / 14, 4 / 9, 3 / 5, 1, 0], rtol=1e-6)
+    assert_allclose(recall, [1, 1, 3 / 4, 1 / 2, 0], rtol=1e-6)
     assert curve.metadata.summary_description == "Threshold t is the logit 0 + t x 4: the edges of 4 bins."
     board.close()
     assert event_files(tmp_path) == [], "no scalars: see the test of runs that end early"
@@ -234,7 +234,7 @@ def test_full_disk_before_training_is_one_line_and_leaves_no_file(tmp_path, monk
 
 def test_full_disk_while_training_is_one_warning_and_the_run_goes_on(tmp_path):
     """A limit on the size of files acts as a full disk does: a write fails in the middle."""
-    result = subprocess.run([sys.executable, "-c", LIMITED, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=240)
+    result = run_child("-c", LIMITED, tmp_path)
     (line,) = result.stdout.splitlines()
     assert result.returncode == 0 and line.endswith("File too large; nothing more is written there, the run continues"), result.stderr
     (path,) = event_files(tmp_path)
@@ -252,7 +252,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_killed_process_has_written_all_its_lines(tmp_path):
-    result = subprocess.run([sys.executable, "-c", KILLED, tmp_path], cwd=ROOT, timeout=240)
+    result = run_child("-c", KILLED, tmp_path)
     assert result.returncode == -signal.SIGKILL
     assert [step for step, _ in scalars_of(tmp_path)["train/loss"]] == list(range(1, 51))
 
@@ -279,7 +279,7 @@ def test_conversion_of_a_log_with_resumes_and_a_cut_line(tmp_path):
     start = line("PARAMETER", FLAGS) + line("RUN", ABOUT)
     resumed = line("PARAMETER", FLAGS) + line("RUN", ABOUT | {"resumed_step": 20}, 200.0)
     log.write_text(start + steps_of([10, 20, 30, 40]) + evaluation + line([], {"auc": 0.1}) + 'DLLL {"timest\n' + resumed + steps_of([30], 2.0))
-    assert tensorboard.main([str(log), "-o", str(tmp_path / "board")]) == 0
+    assert do(tensorboard, log, "-o", tmp_path / "board") == 0
     points = scalars_of(tmp_path / "board")
     assert points["train/loss"] == [(10, float32(1 / 10)), (20, float32(1 / 20)), (30, float32(2 / 30))]
     assert "test/auc" not in points and "final/auc" not in points, "steps after 20 were trained again"
@@ -288,13 +288,13 @@ def test_conversion_of_a_log_with_resumes_and_a_cut_line(tmp_path):
 def test_conversion_of_two_runs_in_one_file(tmp_path, capsys):
     log, board = tmp_path / "log.json", tmp_path / "board"
     log.write_text("".join(line("PARAMETER", FLAGS, began) + steps_of([10, 20]) for began in (100.0, 5000.0)))
-    assert tensorboard.main([str(log), str(log), "-o", str(board)]) == 0
+    assert do(tensorboard, log, log, "-o", board) == 0
     first, second = (text.rpartition(" is in ")[2] for text in capsys.readouterr().out.splitlines())
     assert first == str(board) and Path(second).parent == board
     assert scalars_of(board) == scalars_of(Path(second)) and len(scalars_of(board)["train/loss"]) == 2
     before = sorted(board.rglob("*"))
     with pytest.raises(UserError, match=r"holds run [0-9a-f]{16} already; remove it, or give another folder to -o"):
-        tensorboard.main([str(log), "-o", str(board)])
+        do(tensorboard, log, "-o", board)
     assert sorted(board.rglob("*")) == before
 
 
@@ -307,5 +307,5 @@ def test_failed_conversion_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(EventFile, "scalars", fail)
     with pytest.raises(UserError, match="No space left on device"):
-        tensorboard.main([str(log), "-o", str(tmp_path / "board")])
+        do(tensorboard, log, "-o", tmp_path / "board")
     assert [path.name for path in tmp_path.rglob("*")] == ["log.json"]

@@ -3,16 +3,15 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.commands import ROOT, run
 from tests.left_out import left_out
 from utils.logging import RunLog
 
-ROOT = Path(__file__).parents[2]
 PYTHON = Path(sys.prefix) / "trackers/bin/python"
 FLAGS = {"learning_rate": 0.1, "optimizer": "adam", "bottom_mlp_dims": [16, 8], "embedding_dim": None} | {
     f"flag_{number}": number for number in range(150)
@@ -46,15 +45,14 @@ def log(tmp_path):
     return path
 
 
-def run(title, log, folder, **variables):
+def run_section(title, log, folder, **variables):
     """Run the lines of a section on a log."""
     if not PYTHON.exists():
         left_out("MLflow and Weights & Biases are not installed; ./scripts/install --trackers")
     program = folder / "program.py"
     program.write_text(block(title))
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    words = [PYTHON, program, log]
-    result = subprocess.run(words, cwd=folder, env=clean | variables, capture_output=True, text=True, timeout=240)
+    result = run(program, log, program=PYTHON, cwd=folder, env=clean | variables)
     assert result.returncode == 0, result.stderr
 
 
@@ -63,7 +61,7 @@ LOSSES = [(10, 0.1), (20, 0.2), (30, 0.8), (40, 0.9), (50, 1.0)]
 
 def test_mlflow_has_each_figure_once(log, tmp_path):
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
-    run("MLflow", log, tmp_path, MLFLOW_TRACKING_URI=(tmp_path / "mlruns").as_uri(), MLFLOW_ALLOW_FILE_STORE="true", **quiet)
+    run_section("MLflow", log, tmp_path, MLFLOW_TRACKING_URI=(tmp_path / "mlruns").as_uri(), MLFLOW_ALLOW_FILE_STORE="true", **quiet)
     (store,) = (path.parent for path in (tmp_path / "mlruns").rglob("metrics"))
 
     def metric(name):
@@ -81,11 +79,11 @@ def test_mlflow_has_each_figure_once(log, tmp_path):
 
 
 def test_wandb_has_each_figure_once(log, tmp_path):
-    run(
+    run_section(
         "Weights & Biases", log, tmp_path, WANDB_MODE="offline", WANDB_SILENT="true", WANDB_DIR=str(tmp_path), HOME=str(tmp_path), DO_NOT_TRACK="true"
     )
     (stored,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    result = subprocess.run([PYTHON, Path(__file__).with_name("wandb_reader.py"), stored], capture_output=True, text=True, timeout=240)
+    result = run(Path(__file__).with_name("wandb_reader.py"), stored, program=PYTHON)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert [(point["_step"], point["train/loss"]) for point in found["history"]] == LOSSES
