@@ -11,10 +11,10 @@ from benchmarks.embedding_bags import check_same
 from benchmarks.preproc_peers import by_pandas
 from benchmarks.raw_logs import names_of, write_log
 from benchmarks.workload import MLPERF_HOTNESS, hotness_of_tables
-from dataloading.feature_spec import FeatureSpec
 from preproc.criteo import command as criteo
 from tests.dataloading.make_data import small_spec, write_dataset
 from tests.helpers.commands import run, run_here
+from tests.helpers.datasets import spec_in
 from tests.preproc.spark.spark_cluster import needs_spark
 
 NAMES = (
@@ -111,7 +111,7 @@ def test_preprocessing_peers_give_the_same_numericals_and_equivalent_ids(tmp_pat
     ours, theirs = tmp_path / "ours" / "train", tmp_path / "pandas" / "train"
     assert (ours / "label.bin").read_bytes() == (theirs / "label.bin").read_bytes()
     np.testing.assert_array_equal(np.fromfile(ours / "numerical.bin", np.float16), np.fromfile(theirs / "numerical.bin", np.float16).reshape(-1))
-    spec = FeatureSpec.from_yaml(tmp_path / "ours" / "feature_spec.yaml")
+    spec = spec_in(tmp_path / "ours")
     for feature in spec.categorical:
         mine, other = np.fromfile(ours / f"{feature.name}.bin", feature.dtype), np.fromfile(theirs / f"{feature.name}.bin", np.int32)
         known = mine > 0
