@@ -11,6 +11,8 @@ import pytest
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from preproc.criteo import command as criteo
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
 from tests.preproc.spark.spark_cluster import Sessions
 from utils.commands import run_command
 
@@ -33,10 +35,10 @@ class Dataset:
     spec: FeatureSpec
 
     def columns(self, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return labels `[n]`, numerical features `[n, 13]` and ids `[26, n]`."""
+        """Return labels `[n]`, numerical features `[n, M]` and ids `[F, n]`."""
         rows = TfRawSplit(self.spec, split)
         n = rows.num_samples
-        ids = np.stack([rows.read_ids(i, 0, n).astype(np.int64) for i in range(26)])
+        ids = np.stack([rows.read_ids(i, 0, n).astype(np.int64) for i in range(len(self.spec.categorical))])
         found = rows.read_labels(0, n), rows.read_numerical(0, n), ids
         rows.close()
         return found
@@ -51,8 +53,8 @@ def preprocess(folder: Path, train: list[str] | bytes, test: list[str] | bytes, 
     for name, content in (("day_0", train), ("day_1", test)):
         (folder / name).write_bytes(content if isinstance(content, bytes) else "".join(f"{line}\n" for line in content).encode())
     arguments = ["--train", folder / "day_0", "--test", folder / "day_1", "--dst", folder / "out", "--frequency_threshold", threshold, *flags]
-    assert criteo.main([str(argument) for argument in arguments]) == 0
-    return Dataset(folder / "out", FeatureSpec.from_yaml(folder / "out" / "feature_spec.yaml"))
+    assert do(criteo, *arguments) == 0
+    return Dataset(folder / "out", spec_in(folder / "out"))
 
 
 @pytest.fixture(name="make_line", scope="session")

@@ -7,11 +7,13 @@ import pytest
 from preproc import sample_log
 from preproc.criteo import command as criteo
 from preproc.criteo.clicklog import CATEGORICAL, NUMERICAL, read_rows
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
 from utils.errors import UserError
 
 
 def drawn(folder, *flags):
-    assert sample_log.main(["--dst", str(folder), *map(str, flags)]) == 0
+    assert do(sample_log, "--dst", folder, *flags) == 0
     return [path.read_bytes() for path in sorted(folder.iterdir())]
 
 
@@ -38,13 +40,12 @@ def test_a_logistic_regression_of_one_day_predicts_the_next(tmp_path):
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
 
-    from dataloading.feature_spec import FeatureSpec
     from dataloading.tf_raw import TfRawSplit
 
     drawn(tmp_path / "logs", "--rows", 8000, 4000)
     days = [str(tmp_path / f"logs/day_{day}.tsv") for day in (0, 1)]
-    criteo.main(["--train", days[0], "--test", days[1], "--dst", str(tmp_path / "d"), "--frequency_threshold", "3"])
-    spec, values = FeatureSpec.from_yaml(tmp_path / "d/feature_spec.yaml"), {}
+    do(criteo, "--train", days[0], "--test", days[1], "--dst", tmp_path / "d", "--frequency_threshold", "3")
+    spec, values = spec_in(tmp_path / "d"), {}
     for name, rows in (("train", 8000), ("test", 4000)):
         split = TfRawSplit(spec, name)
         values[name] = split.read_numerical(0, rows).astype(np.float64), split.read_labels(0, rows)
@@ -56,12 +57,12 @@ def test_a_logistic_regression_of_one_day_predicts_the_next(tmp_path):
 @pytest.mark.parametrize("flags", [("--rows", "0"), ("--rows", "5", "-1"), ("--seed", "-1")])
 def test_invalid_flags_are_one_line_errors(tmp_path, flags):
     with pytest.raises(UserError, match="expected"):
-        sample_log.main(["--dst", str(tmp_path / "x"), *flags])
+        do(sample_log, "--dst", tmp_path / "x", *flags)
     assert not (tmp_path / "x").exists()
 
 
 def test_existing_log_is_kept(tmp_path):
     (tmp_path / "day_1.tsv").write_text("mine")
     with pytest.raises(UserError, match=r"day_1\.tsv: already exists; choose another --dst"):
-        sample_log.main(["--dst", str(tmp_path), "--rows", "5", "5"])
+        do(sample_log, "--dst", tmp_path, "--rows", "5", "5")
     assert (tmp_path / "day_1.tsv").read_text() == "mine" and not list(tmp_path.glob(".*"))

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 import yaml
 import zstandard
+from numpy.testing import assert_array_equal
 
 from dataloading.contract import check_quick
 from preproc.criteo import command as criteo
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml
+from tests.helpers.folders import tree
 
 # cat_0 in training: b 3 times; 0a and c twice; d once; missing once.
 TRAIN = ["b", "0a", "c", "b", "", "c", "d", "0a", "b"]
@@ -56,8 +60,8 @@ def test_numerical_log(make_line, preprocess, tmp_path):
     # log 3, log 4, log 2, log 1, then 0 for -3, missing; log 65538 = 11.0904; log(2^63 + 2) = 43.668; 0 for the least integer
     expected = [1.0986, 1.3863, 0.6931, 0, 0, 0, 11.0904, 43.6683, 0]
     np.testing.assert_allclose(numbers[:, 0], expected, rtol=2**-11)
-    np.testing.assert_array_equal(numbers[:, 12], np.float16(2.0794415))  # log 8
-    np.testing.assert_array_equal(numbers[:, 1:12], np.float16(0))
+    assert_array_equal(numbers[:, 12], np.float16(2.0794415))  # log 8
+    assert_array_equal(numbers[:, 1:12], np.float16(0))
 
 
 def test_numerical_none(make_line, preprocess, tmp_path):
@@ -73,10 +77,6 @@ def test_dtypes_grow_with_the_cardinality(make_line, preprocess, tmp_path):
     assert data.columns("test")[2][0].tolist() == list(range(1, 301))  # equal counts: ordered by value
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def random_log(make_line, rows: int, seed: int) -> bytes:
     rng = np.random.default_rng(seed)
     text = []
@@ -87,12 +87,10 @@ def random_log(make_line, rows: int, seed: int) -> bytes:
     return ("\n".join(text) + "\n").encode()
 
 
-@pytest.fixture(name="plain")
-def _plain(make_line, preprocess, tmp_path):
-    logs = random_log(make_line, 150, 0), random_log(make_line, 50, 1)
-    folder = tmp_path / "plain"
-    folder.mkdir()
-    return logs, tree(preprocess(folder, *logs, threshold=2).folder)
+@pytest.fixture(name="plain", scope="module")
+def _plain(make_line, preprocess, tmp_path_factory):
+    logs = random_log(make_line, 50, 0), random_log(make_line, 15, 1)
+    return logs, tree(preprocess(tmp_path_factory.mktemp("plain"), *logs, threshold=2).folder)
 
 
 def zstd(content: bytes) -> bytes:
@@ -125,7 +123,7 @@ def test_several_days_are_read_in_order(plain, tmp_path):
     for name, content in (("a", train[:cut]), ("b", gzip.compress(train[cut:])), ("c", test)):
         (tmp_path / name).write_bytes(content)
     flags = ["--train", tmp_path / "a", tmp_path / "b", "--test", tmp_path / "c", "--dst", tmp_path / "o", "--frequency_threshold", 2]
-    criteo.main([str(flag) for flag in flags])
+    do(criteo, *flags)
     found = tree(tmp_path / "o")
     assert yaml.safe_load(found.pop("feature_spec.yaml"))["metadata"]["train"]["files"] == ["a", "b"]
     assert found == {name: content for name, content in expected.items() if name != "feature_spec.yaml"}
@@ -134,7 +132,7 @@ def test_several_days_are_read_in_order(plain, tmp_path):
 def test_metadata_and_folder(make_line, preprocess, tmp_path, capsys):
     lines = [make_line("1"), make_line("0"), "bad", make_line("0"), make_line("0")]
     data = preprocess(tmp_path, lines, [make_line("1")], "--bad_lines", "skip", threshold=7)
-    assert yaml.safe_load((data.folder / "feature_spec.yaml").read_text())["metadata"] == {
+    assert read_yaml(data.folder / "feature_spec.yaml")["metadata"] == {
         "source": "criteo",
         "train": {"files": ["day_0"], "rows": 4, "click_rate": 0.25, "bad_lines_skipped": 1},
         "test": {"files": ["day_1"], "rows": 1, "click_rate": 1.0, "bad_lines_skipped": 0},
@@ -159,7 +157,7 @@ def test_real_sample(preprocess, tmp_path):
     assert labels.tolist() == [int(row[0]) for row in rows]
     assert check_quick(data.spec, ("train", "test"))["test"] == len(test.splitlines())
     expected = [[np.log(float(text) + 3) if text and int(text) >= -2 else 0.0 for text in row[1:14]] for row in rows]
-    np.testing.assert_array_equal(numbers, np.array(expected).astype(np.float16))
+    assert_array_equal(numbers, np.array(expected).astype(np.float16))
     for i in range(26):
         values = {number: f"{value:08x}" for value, number, _ in data.vocabulary(f"cat_{i}")}
         column = [row[14 + i] for row in rows]

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,15 +15,11 @@ import zstandard
 from dataloading.features import DatasetError
 from preproc.criteo import command as criteo
 from tests.children import child, found, wait_for
+from tests.helpers.commands import do, help_of, run, run_limited
+from tests.helpers.errors import refused
 from utils.errors import UserError
 
-ROOT = Path(__file__).parents[3]
 GOOD = "1" + "\t5" * 13 + "\tab" * 26 + "\n"
-
-
-def run(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "preproc.criteo", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
 
 
 def flags(folder: Path, train: bytes = GOOD.encode(), test: bytes = GOOD.encode()) -> list[str]:
@@ -34,7 +29,7 @@ def flags(folder: Path, train: bytes = GOOD.encode(), test: bytes = GOOD.encode(
 
 
 def test_malformed_line_in_a_child_process(tmp_path):
-    result = run(*flags(tmp_path, train=(GOOD * 2 + GOOD.replace("ab", "xy", 1)).encode()))
+    result = run("-m", "preproc.criteo", *flags(tmp_path, train=(GOOD * 2 + GOOD.replace("ab", "xy", 1)).encode()))
     assert (result.returncode, result.stdout) == (1, "")
     fault = "line 3: field 15 (cat_0) is 'xy', expected up to 8 hexadecimal digits, or nothing; --bad_lines skip leaves such lines out"
     assert result.stderr == f"preproc.criteo: error: {tmp_path / 'day_0'}: {fault}\n"
@@ -42,31 +37,27 @@ def test_malformed_line_in_a_child_process(tmp_path):
 
 
 def test_successful_run_in_a_child_process(tmp_path):
-    result = run(*flags(tmp_path))
+    result = run("-m", "preproc.criteo", *flags(tmp_path))
     assert (result.returncode, result.stderr) == (0, "")  # no progress bar, because standard error is no terminal
     assert result.stdout.startswith(f"{tmp_path / 'out'}: train 1 rows") and result.stdout.count("\n") == 1
 
 
 def test_help_names_every_flag_and_loads_no_tensorflow():
-    result = run("--help")
-    assert result.returncode == 0
+    said = help_of("preproc.criteo")
     for flag in ("train", "test", "dst", "frequency_threshold", "numerical_transform", "bad_lines", "overwrite", "block_bytes"):
-        assert f"--{flag}" in result.stdout
-    code = "import preproc.criteo, sys; assert not {'tensorflow', 'horovod', 'model'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=240)
+        assert f"--{flag}" in said
 
 
 @pytest.mark.parametrize("value", ["-1", "x", "1.5", ""])
 def test_threshold_must_be_a_whole_number(tmp_path, value):
     with pytest.raises(UserError) as ended:
-        criteo.main([*flags(tmp_path), f"--frequency_threshold={value}"])
+        do(criteo, *flags(tmp_path), f"--frequency_threshold={value}")
     assert f"--frequency_threshold: expected a whole number of at least 0, found {value!r}" in str(ended.value)
 
 
 def fails(arguments: list[str], message: str, folder: Path) -> None:
-    with pytest.raises(DatasetError) as error:
-        criteo.main(arguments)
-    assert message in str(error.value) and "\n" not in str(error.value)
+    with refused(message, DatasetError):
+        do(criteo, *arguments)
     assert not (folder / "out").exists()
 
 
@@ -120,13 +111,13 @@ def test_values_beyond_float16(tmp_path, extra):
 
 def test_destination_with_a_dataset(tmp_path):
     arguments = flags(tmp_path)
-    criteo.main(arguments)
+    do(criteo, *arguments)
     before = (tmp_path / "out" / "feature_spec.yaml").read_bytes()
     with pytest.raises(DatasetError, match="holds a dataset already"):
-        criteo.main(arguments)
+        do(criteo, *arguments)
     assert (tmp_path / "out" / "feature_spec.yaml").read_bytes() == before
     (tmp_path / "day_1").write_text(GOOD * 2)
-    criteo.main([*arguments, "--overwrite"])
+    do(criteo, *arguments, "--overwrite")
     assert (tmp_path / "out" / "test" / "label.bin").read_bytes() == b"\1\1"
 
 
@@ -134,7 +125,7 @@ def test_destination_that_is_a_file(tmp_path):
     arguments = flags(tmp_path)
     (tmp_path / "out").write_text("mine")
     with pytest.raises(DatasetError, match="is a file; expected a folder"):
-        criteo.main(arguments)
+        do(criteo, *arguments)
     assert (tmp_path / "out").read_text() == "mine"
 
 
@@ -143,7 +134,7 @@ def test_logs_that_publishing_would_delete_are_refused(tmp_path):
     (tmp_path / "train").mkdir()
     log = (tmp_path / "day_0").rename(tmp_path / "train" / "day_0")
     with pytest.raises(DatasetError, match="which the dataset will replace; choose another --dst"):
-        criteo.main(["--train", str(log), *arguments[2:], "--dst", str(tmp_path)])
+        do(criteo, "--train", log, *arguments[2:], "--dst", tmp_path)
     assert log.exists()
 
 
@@ -152,7 +143,7 @@ def test_a_failed_run_leaves_the_users_files(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes").write_text("mine")
     with pytest.raises(DatasetError, match="line 1: 1 fields"):
-        criteo.main(arguments)
+        do(criteo, *arguments)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes"]
 
 
@@ -193,21 +184,20 @@ def test_next_run_removes_the_files_of_a_killed_run(tmp_path, capsys):
         process.wait()
     (left,) = (tmp_path / "out").iterdir()
     (tmp_path / "day_0").write_text(GOOD)
-    criteo.main(arguments)
+    do(criteo, *arguments)
     assert f"{left}: left by a run that was killed; removed\n" in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["feature_spec.yaml", "test", "train", "vocabulary"]
 
 
 def test_full_disk_is_a_one_line_error_and_leaves_no_files(tmp_path):
-    command = ["unshare", "-rm", sys.executable, Path(__file__).with_name("full_disk.py"), tmp_path]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    result = run("-rm", sys.executable, Path(__file__).with_name("full_disk.py"), tmp_path, program="unshare")
     if result.returncode == 77 or "unshare" in result.stderr:
         pytest.skip("this machine allows no mount")
     files = []
-    for run in json.loads(result.stdout):
-        said = re.fullmatch(rf"[a-z.]+: error: {tmp_path}/disk/new/out/\.(\S+): No space left on device\n", run["said"])
-        assert said and (run["code"], run["left"]) == (1, []), run
-        command = run["said"].split(":")[0]
+    for one in json.loads(result.stdout):
+        said = re.fullmatch(rf"[a-z.]+: error: {tmp_path}/disk/new/out/\.(\S+): No space left on device\n", one["said"])
+        assert said and (one["code"], one["left"]) == (1, []), one
+        command = one["said"].split(":")[0]
         files.append((command == "preproc.table", re.sub(r"-\w{8}/|\d+", "", said[1])))
     others = {re.sub("train|test", "", file) for table, file in files if not table}
     assert {"staging-.arrow", "stagingdataset/vocabulary/cat_.parquet", "stagingdataset//cat_.bin"} <= others, others
@@ -217,8 +207,7 @@ def test_full_disk_is_a_one_line_error_and_leaves_no_files(tmp_path):
 
 def test_file_size_limit_is_a_one_line_error_with_the_path(tmp_path):
     arguments = flags(tmp_path, train=b"".join(b"1" + b"\t5" * 13 + b"\t%x" % i * 26 + b"\n" for i in range(4000)))
-    words = ["sh", "-c", 'ulimit -f 20; exec "$@"', "sh", sys.executable, "-m", "preproc.criteo", *arguments]
-    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    result = run_limited("ulimit -f 20", "-m", "preproc.criteo", *arguments)
     assert result.returncode == 1
     assert re.fullmatch(rf"preproc.criteo: error: {tmp_path}/out/\.\S+: File too large\n", result.stderr)
     assert not (tmp_path / "out").exists()

@@ -8,14 +8,16 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from dataloading import validate
-from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
 from preproc.criteo import command as criteo
 from preproc.criteo import row_order
 from preproc.criteo.clicklog import LogForm
 from preproc.criteo.row_order import shuffle_file, shuffled_parts
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml, spec_in
 from tests.preproc.conftest import Dataset, make_line
 from utils.errors import UserError
 
@@ -30,9 +32,9 @@ def days(folder, *logs):
 
 
 def run(folder, *flags):
-    assert criteo.main([*map(str, flags), "--dst", str(folder)]) == 0
-    spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
-    assert validate.main(["--dataset_path", str(folder)]) == 0
+    assert do(criteo, *flags, "--dst", folder) == 0
+    spec = spec_in(folder)
+    assert do(validate, "--dataset_path", folder) == 0
     return Dataset(folder, spec)
 
 
@@ -63,7 +65,7 @@ def test_the_last_day_is_halved_as_nvidia_does(tmp_path, rows, test_rows, block_
     for part in (0, 1, 2):
         test, valid = (np.moveaxis(halved.columns(split)[part], -1, 0) if part == 2 else halved.columns(split)[part] for split in ("test", "valid"))
         assert len(test) == 3 + test_rows
-        np.testing.assert_array_equal(np.concatenate([test, valid]), whole[part].T if part == 2 else whole[part])
+        assert_array_equal(np.concatenate([test, valid]), whole[part].T if part == 2 else whole[part])
     figures = halved.spec.metadata
     assert (figures["test"]["rows"], figures["valid"]["rows"]) == (3 + test_rows, rows - test_rows)
     for split in ("test", "valid"):
@@ -100,7 +102,7 @@ def test_thresholds_by_field_count_from_0_as_nvidia_does(tmp_path):
 def test_invalid_thresholds_are_rejected(tmp_path, text, message):
     train, test = days(tmp_path, values("a"), values("a"))
     with pytest.raises(UserError, match=message):
-        criteo.main(["--train", str(train), "--test", str(test), "--dst", str(tmp_path / "d"), "--frequency_threshold", text])
+        do(criteo, "--train", train, "--test", test, "--dst", tmp_path / "d", "--frequency_threshold", text)
 
 
 @pytest.mark.parametrize(("integers", "hashes"), [(0, 1), (2, 30), (20, 3)])
@@ -133,8 +135,8 @@ def test_training_rows_in_random_order(tmp_path):
         data = run(tmp_path / f"{ordering} {seed}", *flags, "--output_ordering", ordering, "--seed", seed)
         labels, numbers, columns = data.columns("train")
         values = [number_of[number] for number in columns[1].tolist()]
-        np.testing.assert_array_equal(labels, np.array(values) % 2)  # every column has the same order
-        np.testing.assert_array_equal(numbers[:, 0], np.log(np.array(values) + 3.0).astype(np.float16))
+        assert_array_equal(labels, np.array(values) % 2)  # every column has the same order
+        assert_array_equal(numbers[:, 0], np.log(np.array(values) + 3.0).astype(np.float16))
         assert ids(data, "test") == [0] * 100 and data.columns("test")[0].tolist() == [0, 1] * 50
         assert data.spec.metadata["output_ordering"] == {"train": ordering, "seed": seed}
         return values
@@ -161,7 +163,7 @@ def test_every_row_stays_in_its_part_and_every_file_gets_the_same_order(tmp_path
         patch.setattr(row_order, "BLOCK_ROWS", block_rows)
         order = shuffled(folder, np.arange(sum(parts), dtype=np.uint8).reshape(-1, 1), parts, seed)[:, 0]
         wide = np.random.default_rng(seed).integers(0, 256, (sum(parts), row_bytes), np.uint8)
-        np.testing.assert_array_equal(shuffled(folder, wide, parts, seed), wide[order])
+        assert_array_equal(shuffled(folder, wide, parts, seed), wide[order])
     ends = np.cumsum(parts)
     for end, rows in zip(ends, parts, strict=True):
         assert sorted(order[end - rows : end]) == list(range(end - rows, end))
@@ -214,8 +216,8 @@ def test_rows_without_labels(tmp_path, old, capsys):
     assert "new 4 rows; 26" in capsys.readouterr().out
     labelled = run(tmp_path / "labelled", "--test", *days(tmp_path, values(*"dca", "")), "--vocabulary", old.folder)
     _, numbers, columns = data.columns("new")
-    np.testing.assert_array_equal(numbers, labelled.columns("test")[1])
-    np.testing.assert_array_equal(columns, labelled.columns("test")[2])
+    assert_array_equal(numbers, labelled.columns("test")[1])
+    assert_array_equal(columns, labelled.columns("test")[2])
     assert columns[0].tolist() == [0, 3, 2, 0] and not data.spec.labelled("new")
     assert data.spec.metadata["new"] == {"files": [today.name], "rows": 4, "bad_lines_skipped": 0}
     with pytest.raises(DatasetError, match="line 1: 40 fields, expected 39 separated by tabs"):
@@ -265,7 +267,7 @@ def test_unsuitable_vocabularies_are_rejected(tmp_path, old):
     path.unlink()
     refused(r"cat_3\.parquet: no such file", kind=DatasetError)
     path.write_bytes(good)
-    content = yaml.safe_load((old.folder / "feature_spec.yaml").read_text())
+    content = read_yaml(old.folder / "feature_spec.yaml")
     content["metadata"] = {}
     (old.folder / "feature_spec.yaml").write_text(yaml.safe_dump(content))
     refused("its metadata do not name preproc.criteo", kind=DatasetError)
@@ -289,7 +291,7 @@ def test_unsuitable_vocabularies_are_rejected(tmp_path, old):
 )
 def test_conflicting_flags_are_rejected(tmp_path, flags, message):
     with pytest.raises(UserError, match=re.escape(message)):
-        criteo.main([*flags.split(), "--dst", str(tmp_path / "d")])
+        do(criteo, *flags.split(), "--dst", tmp_path / "d")
 
 
 def test_flags_without_effect_give_warnings(tmp_path, old, capsys):

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,8 +22,11 @@ from preproc.criteo.row_order import shuffle_file
 from preproc.shared import resume
 from preproc.shared.negatives import drawn
 from preproc.table import command as table
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml, spec_in
+from tests.helpers.folders import tree
 from tests.preproc.conftest import make_line
-from tests.preproc.spark.spark_cluster import LOCAL, needs_spark, tree
+from tests.preproc.spark.spark_cluster import needs_spark, on_both
 from utils.commands import run_command
 from utils.errors import UserError
 
@@ -54,8 +56,8 @@ def words(train: list | Path | None, test: Path | None, *flags: object) -> list[
 
 def make(folder: Path, *given: object) -> FeatureSpec:
     """Run the command; return the dataset's specification."""
-    assert criteo.main([*words(*given), "--dst", str(folder)]) == 0
-    return FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+    assert do(criteo, *words(*given), "--dst", folder) == 0
+    return spec_in(folder)
 
 
 def differing(one: Path, other: Path) -> set[str]:
@@ -66,7 +68,7 @@ def differing(one: Path, other: Path) -> set[str]:
 
 def rows_of(folder: Path, split: str = "train") -> list[bytes]:
     """Return everything that a split holds of each row."""
-    spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+    spec = spec_in(folder)
     labels = np.fromfile(folder / split / "label.bin", np.uint8)
     columns = [np.fromfile(folder / split / f"{feature.name}.bin", feature.dtype) for feature in spec.categorical]
     numbers = [*np.fromfile(folder / split / "numerical.bin", np.float16).reshape(len(labels), -1).T] if spec.numerical else []
@@ -95,7 +97,7 @@ def check_obvious(folder: Path, train: list[str], test: list[str], threshold: in
         values = sorted((value for value in counts if counts[value] >= threshold), key=lambda value: (-counts[value], value))
         tables.append({value: number for number, value in enumerate(values, 1)})
     rows["train"] = [row for number, row in enumerate(rows["train"]) if is_kept(number, row[0], rate, seed)]
-    spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+    spec = spec_in(folder)
     for split, found in rows.items():
         assert np.fromfile(folder / split / "label.bin", np.uint8).tolist() == [int(row[0]) for row in found]
         logarithms = np.array([math.log(int(row[1]) + 3) for row in found]).astype(np.float16)
@@ -141,7 +143,7 @@ def test_all_positives_and_the_stated_share_of_negatives_are_kept_in_order(pair)
     assert part == kept and [row for row in part if row[0]] == [row for row in whole if row[0]]
     negatives = int((~labels).sum())
     assert abs(len(part) - labels.sum() - RATE * negatives) < 4 * (negatives * RATE * (1 - RATE)) ** 0.5
-    assert validate.main(["--dataset_path", str(pair[1])]) == 0
+    assert do(validate, "--dataset_path", pair[1]) == 0
 
 
 def test_other_files_have_the_same_bytes(pair):
@@ -152,7 +154,7 @@ def test_other_files_have_the_same_bytes(pair):
 
 
 def test_metadata_say_the_rate_and_the_rows_before_and_after(pair):
-    whole, part = (FeatureSpec.from_yaml(folder / "feature_spec.yaml") for folder in pair)
+    whole, part = (spec_in(folder) for folder in pair)
     assert "negative_rate" not in whole.metadata and (part.metadata["negative_rate"], part.negative_rate) == (RATE, RATE)
     labels = np.fromfile(pair[1] / "train/label.bin", np.uint8)
     of_train = {"files": ["day_0", "day_1"], "rows": len(labels), "rows_before_sampling": 8000}
@@ -191,9 +193,9 @@ def test_preproc_table_keeps_the_same_rows(tmp_path):
     make(tmp_path / "criteo", write(tmp_path / "train", content), test, *FORM, "--frequency_threshold", 0, "--negative_rate", 0.1, "--seed", 4)
     flags = ["--label", "y", "--numerical", "n", "--categorical", "a,b", "--negative_rate", "0.1", "--seed", "4"]
     paths = ["--train", str(tmp_path / "rows.tsv"), "--test", str(tmp_path / "rows.tsv"), "--dst", str(tmp_path / "table")]
-    assert table.main([*paths, *flags]) == 0
+    assert do(table, *paths, *flags) == 0
     assert (tmp_path / "table/train/label.bin").read_bytes() == (tmp_path / "criteo/train/label.bin").read_bytes()
-    metadata = [FeatureSpec.from_yaml(tmp_path / name / "feature_spec.yaml").metadata["train"] for name in ("criteo", "table")]
+    metadata = [spec_in(tmp_path / name).metadata["train"] for name in ("criteo", "table")]
     assert all(metadata[0][name] == metadata[1][name] for name in ("rows", "rows_before_sampling", "click_rate"))
 
 
@@ -302,7 +304,7 @@ def test_logs_without_integers_and_with_staging_elsewhere(tmp_path):
 def test_an_interrupted_run_continues_with_the_same_rows(tmp_path, monkeypatch, capfd, ordering, after):
     days = [write(tmp_path / f"day_{day}", lines(120, day)) for day in range(3)]
     flags = words(days[:2], days[2], *FORM, "--frequency_threshold", 2, "--negative_rate", 0.2, "--output_ordering", ordering, "--halve_test")
-    assert criteo.main([*flags, "--dst", str(tmp_path / "whole")]) == 0
+    assert do(criteo, *flags, "--dst", tmp_path / "whole") == 0
     done, complete = [], resume.Progress.complete
 
     def failing(self, stage, *given, **named):
@@ -313,16 +315,16 @@ def test_an_interrupted_run_continues_with_the_same_rows(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(resume.Progress, "complete", failing)
     resumed = [*flags, "--dst", str(tmp_path / "out"), "--resume"]
-    assert run_command(lambda: criteo.main(resumed), "command") == 1
+    assert run_command(lambda: do(criteo, *resumed), "command") == 1
     monkeypatch.undo()
     if after == 1:  # another rate starts over
         capfd.readouterr()
         other = [*flags, "--negative_rate", "0.5", "--dst", str(tmp_path / "out"), "--resume"]
         monkeypatch.setattr(resume.Progress, "complete", failing)
-        assert run_command(lambda: criteo.main(other), "command") == 1
+        assert run_command(lambda: do(criteo, *other), "command") == 1
         monkeypatch.undo()
         assert "was left by a run with another --negative_rate (0.2, now 0.5)" in capfd.readouterr().err
-    assert criteo.main(resumed) == 0 and tree(tmp_path / "out") == tree(tmp_path / "whole")
+    assert do(criteo, *resumed) == 0 and tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
 @pytest.mark.usefixtures("one_spark")
@@ -337,23 +339,17 @@ def test_both_engines_write_the_same_bytes(tmp_path, capsys, flags):
     days.append(tmp_path / "day_2")
     days[2].write_bytes(gzip.compress("\n".join(lines(400, 7)).encode()))
     form = (*FORM, "--frequency_threshold", 3, "--bad_lines", "skip", "--negative_rate", RATE, "--block_bytes", 2000)
-    given, said = words(days, days[0], *form, *flags), []
-    for name, engine in (("polars", ()), ("spark", LOCAL)):
-        assert criteo.main([*given, "--dst", str(tmp_path / name), *engine]) == 0
-        said.append(capsys.readouterr().err)
-    assert said[0] == said[1] and not differing(tmp_path / "polars", tmp_path / "spark")
-    assert FeatureSpec.from_yaml(tmp_path / "spark/feature_spec.yaml").metadata["train"]["rows_before_sampling"] == 3400
+    on_both(criteo, tmp_path, words(days, days[0], *form, *flags), capsys)
+    assert spec_in(tmp_path / "spark").metadata["train"]["rows_before_sampling"] == 3400
     assert len(rows_of(tmp_path / "spark")) < 1000
 
 
 @pytest.mark.usefixtures("one_spark")
 @needs_spark
-def test_both_engines_refuse_a_split_without_kept_rows(tmp_path):
+def test_both_engines_refuse_a_split_without_kept_rows(tmp_path, capsys):
     log = write(tmp_path / "log", ["0\t1\ta\tb"] * 20)
-    for engine in ((), LOCAL):
-        with pytest.raises(DatasetError, match="--negative_rate 1e-09 keeps no row"):
-            make(tmp_path / "out", log, log, *FORM, "--frequency_threshold", 0, "--negative_rate", "1e-9", *engine)
-        assert not (tmp_path / "out").exists()
+    given = words([log], log, *FORM, "--frequency_threshold", 0, "--negative_rate", "1e-9")
+    assert "--negative_rate 1e-09 keeps no row" in on_both(criteo, tmp_path, given, capsys)[0]
 
 
 @real_rows
@@ -391,5 +387,5 @@ def test_training_recalibrates(tmp_path, monkeypatch, capfd):
     scores = pl.read_parquet(tmp_path / "p.parquet")["score"]
     rate = np.mean([line[0] == "1" for line in content])
     assert len(scores) == 6000 and abs(scores.mean() - rate) < 0.03
-    trained = yaml.safe_load((tmp_path / "d/feature_spec.yaml").read_text())["metadata"]["train"]
+    trained = read_yaml(tmp_path / "d/feature_spec.yaml")["metadata"]["train"]
     assert trained["click_rate"] > 0.4

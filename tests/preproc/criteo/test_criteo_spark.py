@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,11 +13,12 @@ import zstandard
 from preproc.criteo import command as criteo
 from preproc.criteo import on_spark as criteo_spark
 from preproc.spark import dictionaries as spark_dictionaries
+from tests.helpers.commands import ROOT, do, run
+from tests.helpers.folders import tree
 from tests.preproc.conftest import make_line
-from tests.preproc.spark.spark_cluster import JAVA, LOCAL, needs_spark, tree
+from tests.preproc.spark.spark_cluster import JAVA, LOCAL, needs_spark, on_both
 
 pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
-ROOT = Path(__file__).parents[3]
 
 
 def log(rows: int, seed: int, values: int = 300) -> list[str]:
@@ -31,35 +31,38 @@ def log(rows: int, seed: int, values: int = 300) -> list[str]:
     return lines
 
 
-def same(folder: Path, arguments: list, capsys, engine=LOCAL) -> dict[str, bytes]:
+NARROW = ("--num_numerical", 3, "--num_categorical", 6)
+
+
+def narrow(lines: list[str]) -> list[str]:
+    """Keep the fields of NARROW: Spark runs tasks for each, and test_two_steps.py has logs of all 40."""
+    return ["\t".join([*cells[:4], *cells[14:20]]) for cells in (line.split("\t") for line in lines)]
+
+
+def same(folder: Path, arguments: list, capsys) -> dict[str, bytes]:
     """Run both engines, check that their files and their messages about bad lines are the same; return the files."""
-    words = list(map(str, arguments))
-    assert criteo.main([*words, "--dst", str(folder / "polars")]) == 0
-    said = capsys.readouterr().err
-    assert criteo.main([*words, "--dst", str(folder / "spark"), *engine]) == 0
-    assert capsys.readouterr().err == said
-    expected = tree(folder / "polars")
-    assert tree(folder / "spark") == expected and sorted(path.name for path in (folder / "spark").iterdir() if path.name.startswith(".")) == []
-    return expected
+    found = on_both(criteo, folder, arguments, capsys)[1]
+    assert found
+    return found
 
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory) -> Path:
-    """Write day_2, day_10 (gzip, CRLF) and day_3 (zstd) with malformed and blank lines, day_4 and day_5 without."""
+    """Write day_2, day_10 (gzip, CRLF) and day_3 (zstd) with malformed and blank lines, day_4 and day_5 without; of few fields, each a task."""
     folder = tmp_path_factory.mktemp("logs with a space")
-    lines = log(1500, 0)
+    lines = narrow(log(1500, 0))
     lines[7], lines[700], lines[1499] = "what", "", lines[3] + "\t"
     (folder / "day_2").write_text("\n".join([*lines, "", ""]))
-    (folder / "day_10").write_bytes(gzip.compress("\r\n".join(log(400, 1)).encode(), mtime=0))
-    (folder / "day_3").write_bytes(zstandard.compress("\n".join([*log(300, 2), "2" + "\t" * 39]).encode()))
+    (folder / "day_10").write_bytes(gzip.compress("\r\n".join(narrow(log(400, 1))).encode(), mtime=0))
+    (folder / "day_3").write_bytes(zstandard.compress("\n".join([*narrow(log(300, 2)), "2" + "\t" * 9]).encode()))
     for number in (4, 5):
-        (folder / f"day_{number}").write_text("\n".join([*log(501, number), ""]))
+        (folder / f"day_{number}").write_text("\n".join([*narrow(log(501, number)), ""]))
     return folder
 
 
 def arguments(logs: Path, *more: object, threshold: object = 2) -> list:
     days = ("--train", logs / "day_2", logs / "day_10", logs / "day_3", "--test", logs / "day_5", logs / "day_4", logs / "day_5")
-    return [*days, "--frequency_threshold", threshold, "--bad_lines", "skip", "--block_bytes", 20_000, *more]
+    return [*days, *NARROW, "--frequency_threshold", threshold, "--bad_lines", "skip", "--block_bytes", 6000, *more]
 
 
 @pytest.fixture
@@ -75,21 +78,21 @@ def test_several_files_compressed_and_malformed(logs, tmp_path, capsys):
 
 def test_flags_of_splits_and_orders(logs, tmp_path, capsys, by_sql):
     flags = ("--halve_test", "--dictionary_days", "all", "--output_ordering", "day_random", "--seed", 3)
-    same(tmp_path, arguments(logs, *flags, threshold="20:9,14:1,0"), capsys)
+    same(tmp_path, arguments(logs, *flags, threshold="7:9,4:1,0"), capsys)
 
 
 def test_the_ids_of_another_dataset(logs, tmp_path, capsys, request):
-    days = ["--train", logs / "day_4", "--test", logs / "day_5", "--frequency_threshold", 3]
-    assert criteo.main(list(map(str, [*days, "--dst", tmp_path / "known"]))) == 0
-    known = ("--vocabulary", tmp_path / "known")
-    (tmp_path / "new").write_text("\n".join(line.split("\t", 1)[1] for line in log(200, 9)))
+    days = ["--train", logs / "day_4", "--test", logs / "day_5", *NARROW, "--frequency_threshold", 3]
+    assert do(criteo, *days, "--dst", tmp_path / "known") == 0
+    known = (*NARROW, "--vocabulary", tmp_path / "known")
+    (tmp_path / "new").write_text("\n".join(line.split("\t", 1)[1] for line in narrow(log(200, 9))))
     (tmp_path / "frozen").mkdir()
     same(tmp_path / "frozen", ["--unlabelled", tmp_path / "new", "--valid", logs / "day_5", *known], capsys)
     (tmp_path / "extended").mkdir()
     more = ["--train", logs / "day_5", "--test", logs / "day_4", *known, "--extend_vocabulary", "--frequency_threshold", 2]
     expected = same(tmp_path / "extended", more, capsys)
     request.getfixturevalue("by_sql")
-    assert criteo.main([*map(str, more), "--dst", str(tmp_path / "sql"), *LOCAL]) == 0
+    assert do(criteo, *more, "--dst", tmp_path / "sql", *LOCAL) == 0
     assert tree(tmp_path / "sql") == expected
 
 
@@ -118,14 +121,14 @@ def test_spark_submit(logs, tmp_path):
     """The command runs from another folder with settings of its own, and prints only its own messages."""
     import pyspark
 
-    words = list(map(str, ["--train", logs / "day_4", "--test", logs / "day_5", "--frequency_threshold", 2]))
-    assert criteo.main([*words, "--dst", str(tmp_path / "polars")]) == 0
+    words = list(map(str, ["--train", logs / "day_4", "--test", logs / "day_5", *NARROW, "--frequency_threshold", 2]))
+    assert do(criteo, *words, "--dst", tmp_path / "polars") == 0
     submit = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", "local[2]", "--driver-java-options", JAVA]
-    command = [*submit, ROOT / "preproc" / "spark_submit.py", "preproc.criteo", *words, "--dst", tmp_path / "spark"]
-    result = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYSPARK_PYTHON": sys.executable}, capture_output=True, text=True, timeout=300)
+    command = [*submit[1:], ROOT / "preproc" / "spark_submit.py", "preproc.criteo", *words, "--dst", tmp_path / "spark"]
+    result = run(*command, program=submit[0], cwd=tmp_path, env={**os.environ, "PYSPARK_PYTHON": sys.executable})
     assert result.returncode == 0, result.stderr
     assert tree(tmp_path / "spark") == tree(tmp_path / "polars") and " INFO " not in result.stderr.partition("Setting Spark log level")[2]
     assert result.stdout.startswith(f"{tmp_path / 'spark'}: train 501 rows")
-    result = subprocess.run([sys.executable, ROOT / "preproc" / "spark_submit.py", "other"], capture_output=True, text=True, timeout=240)
+    result = run(ROOT / "preproc" / "spark_submit.py", "other")
     said = "spark_submit.py: error: other: expected one of preproc.criteo, preproc.outbrain, preproc.table and its flags\n"
     assert (result.returncode, result.stderr) == (1, said)

@@ -2,22 +2,22 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from dataloading import validate
 from preproc.criteo import command as criteo
 from preproc.criteo import two_steps
+from tests.helpers.commands import ROOT, do, run
+from tests.helpers.datasets import read_yaml
+from tests.helpers.folders import tree
 from tests.preproc.conftest import make_line
-from tests.preproc.spark.spark_cluster import JAVA, LOCAL, needs_spark, tree
+from tests.preproc.spark.spark_cluster import JAVA, LOCAL, needs_spark
 from utils.errors import UserError
 
-ROOT = Path(__file__).parents[3]
 POLARS = ("--engine", "polars")
 
 
@@ -44,7 +44,7 @@ def raw(tmp_path_factory):
 
 
 def step(mode, days, source, out, *more, engine=POLARS):
-    return two_steps.main([*map(str, ["--mode", mode, "--days", days, "--input_folder", source, "--model_folder", out / "models", *more, *engine])])
+    return do(two_steps, "--mode", mode, "--days", days, "--input_folder", source, "--model_folder", out / "models", *more, *engine)
 
 
 def all_steps(raw, out, *more, engine=POLARS):
@@ -59,11 +59,11 @@ def all_steps(raw, out, *more, engine=POLARS):
 
 def check_same_as_one_command(raw, out, one):
     flags = ["--frequency_threshold", 2, "--halve_test", "--output_ordering", "total_random", "--dictionary_days", "all", "--bad_lines", "skip"]
-    assert criteo.main([*map(str, ["--train", raw / "day_0", raw / "day_1", "--test", raw / "day_2", *flags, "--dst", one])]) == 0
+    assert do(criteo, "--train", raw / "day_0", raw / "day_1", "--test", raw / "day_2", *flags, "--dst", one) == 0
     for name, other in (("train", "train"), ("test", "test"), ("validation", "valid")):
         assert tree(out / name) == tree(one / other) and tree(out / name)
     assert tree(out / "vocabulary") == tree(one / "vocabulary") == tree(out / "models/vocabulary")
-    found, expected = (yaml.safe_load((folder / "feature_spec.yaml").read_text()) for folder in (out, one))
+    found, expected = (read_yaml(folder / "feature_spec.yaml") for folder in (out, one))
     assert found["feature_spec"] == expected["feature_spec"] and list(found["source_spec"]) == ["train", "valid", "test"]
     assert {name: found["metadata"][name]["rows"] for name in ("train", "valid", "test")} == {"train": 600, "valid": 150, "test": 150}
     assert found["metadata"]["output_ordering"] == expected["metadata"]["output_ordering"]
@@ -76,7 +76,7 @@ def test_steps_make_the_dataset_of_one_command(raw, tmp_path, capsys):
     all_steps(raw, tmp_path / "out")
     check_same_as_one_command(raw, tmp_path / "out", tmp_path / "one")
     assert "--low_mem has no effect: memory does not grow with the dictionaries" in capsys.readouterr().err
-    assert validate.main(["--dataset_path", str(tmp_path / "out")]) == 0
+    assert do(validate, "--dataset_path", tmp_path / "out") == 0
 
 
 @needs_spark
@@ -91,22 +91,12 @@ def test_spark_submit(raw, tmp_path):
     import pyspark
 
     submit = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", "local[2]", "--driver-java-options", JAVA]
-    words = [
-        "--mode",
-        "generate_models",
-        "--days",
-        "0-1",
-        "--input_folder",
-        raw,
-        "--model_folder",
-        tmp_path / "models",
-        "--frequency_limit",
-        "20:7,2",
-    ]
-    command = [*submit, ROOT / "preproc/spark_data_utils.py", *words]
-    result = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYSPARK_PYTHON": sys.executable}, capture_output=True, text=True, timeout=300)
+    words = ["--mode", "generate_models", "--days", "0-1", "--input_folder", raw]
+    words += ["--model_folder", tmp_path / "models", "--frequency_limit", "20:7,2"]
+    command = [*submit[1:], ROOT / "preproc/spark_data_utils.py", *words]
+    result = run(*command, program=submit[0], cwd=tmp_path, env={**os.environ, "PYSPARK_PYTHON": sys.executable})
     assert result.returncode == 0, result.stderr
-    metadata = yaml.safe_load((tmp_path / "models/feature_spec.yaml").read_text())["metadata"]
+    metadata = read_yaml(tmp_path / "models/feature_spec.yaml")["metadata"]
     assert metadata["frequency_threshold"] == {"default": 2, "cat_6": 7} and len(list((tmp_path / "models/vocabulary").iterdir())) == 26
 
 
@@ -128,7 +118,7 @@ def test_existing_output_is_replaced_only_on_request(raw, tmp_path, capsys):
     capsys.readouterr()
     assert step("transform", "0-0", raw, out, "--output_folder", out / "train", "--write_mode", "overwrite") == 0
     assert "its other splits were made with other dictionaries, and leave the dataset" in capsys.readouterr().err
-    assert list(yaml.safe_load((out / "feature_spec.yaml").read_text())["source_spec"]) == ["train"]
+    assert list(read_yaml(out / "feature_spec.yaml")["source_spec"]) == ["train"]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +153,5 @@ def test_dictionaries_keep_the_transform(raw, tmp_path):
 
 
 def test_script_names_itself(tmp_path):
-    command = [sys.executable, ROOT / "preproc/spark_data_utils.py", "--mode", "transform"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    result = run(ROOT / "preproc/spark_data_utils.py", "--mode", "transform", cwd=tmp_path)
     assert result.returncode == 1 and result.stderr.startswith("spark_data_utils.py: error: ") and result.stderr.count("\n") == 1

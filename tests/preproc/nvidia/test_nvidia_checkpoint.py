@@ -2,21 +2,20 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_array_equal
 
 import dlrm
-from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from preproc import nvidia_checkpoint
 from preproc.nvidia_checkpoint import Weight, rows_of_parts, top_rows
-from tests.cli.runs import ROOT
+from tests.helpers.commands import do, help_of, run
+from tests.helpers.datasets import spec_in
 from tests.preproc.nvidia.nvidia_forms import CARDINALITIES, Dense, check_refused, cut, edit, padded, paths, remove, resave, write, write_dataset
 from utils.checkpoint.reading import Checkpoint
 from utils.errors import UserError
@@ -73,7 +72,7 @@ class Model:
 
 
 def scores(model, dataset):
-    split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test")
+    split = TfRawSplit(spec_in(dataset), "test")
     count = split.num_samples
     numerical = split.read_numerical(0, count).astype(float)
     ids = np.stack([split.read_ids(i, 0, count) for i in range(len(model.cardinalities))], axis=1)
@@ -202,7 +201,7 @@ def test_rows_are_read_across_parts():
     table = np.arange(20, dtype=np.float32).reshape(10, 2)
     parts = [Weight("", part) for part in np.split(table, [3, 4, 9])]
     for start, stop in itertools.combinations(range(11), 2):
-        np.testing.assert_array_equal(rows_of_parts(parts, start, stop), table[start:stop])
+        assert_array_equal(rows_of_parts(parts, start, stop), table[start:stop])
 
 
 # As its users run it ------------------------------------------------------------------------------------------------------
@@ -210,8 +209,7 @@ def test_rows_are_read_across_parts():
 
 def test_import_in_a_child_process_and_evaluation_without_model_flags(call, tmp_path, dataset):
     source = write_current(tmp_path / "nvidia", Model())
-    command = [sys.executable, "-m", nvidia_checkpoint.NAME, *map(str, paths(source, dataset, tmp_path / "ours"))]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    result = run("-m", nvidia_checkpoint.NAME, *paths(source, dataset, tmp_path / "ours"))
     size = "4 tables of 8 columns, 3,256 parameters; bottom MLP 16,8, top MLP 12,5,1"
     assert (result.returncode, result.stdout, result.stderr) == (0, f"written: {tmp_path}/ours/step-00000000: {size}\n", "")
     restored = "--restore_checkpoint_path", tmp_path / "ours", "--dataset_path", dataset
@@ -220,9 +218,7 @@ def test_import_in_a_child_process_and_evaluation_without_model_flags(call, tmp_
 
 
 def test_help_loads_no_tensorflow():
-    code = f"import sys; from {nvidia_checkpoint.NAME} import main\ntry: main(['--help'])\nfinally: print('tensorflow' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert "--dot_interaction" in result.stdout and result.stdout.endswith("False\n"), result.stderr
+    assert "--dot_interaction" in help_of(nvidia_checkpoint.NAME)
 
 
 @pytest.fixture
@@ -250,7 +246,7 @@ def test_training_continues_from_the_weights(call, tmp_path, imported, dataset):
         assert code == 0, err
     before, same, after = (Checkpoint(path) for path in (imported, tmp_path / "same", tmp_path / "trained"))
     for name in before.names(""):
-        np.testing.assert_array_equal(same.read(name), before.read(name), name)
+        assert_array_equal(same.read(name), before.read(name), name)
         assert not np.array_equal(after.read(name), before.read(name)), name
 
 
@@ -374,4 +370,4 @@ def test_other_mistakes(call, tmp_path, dataset, imported):
     assert code == 1 and f"--save_checkpoint_path {imported}: already holds a checkpoint; choose another folder" in err
     assert "no such file; expected a feature specification" in call(nvidia_checkpoint.main, *paths(tmp_path / "nvidia", nothing, tmp_path / "new"))[2]
     with pytest.raises(UserError, match="--save_checkpoint_path"):
-        nvidia_checkpoint.main(["--nvidia_checkpoint", "a", "--dataset_path", "b"])
+        do(nvidia_checkpoint, "--nvidia_checkpoint", "a", "--dataset_path", "b")

@@ -2,20 +2,19 @@
 
 import itertools
 import json
-import subprocess
-import sys
 from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
 import dcnv2
-from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from preproc import nvidia_checkpoint
-from tests.cli.runs import ROOT
+from tests.helpers.commands import run_here
+from tests.helpers.datasets import spec_in
 from tests.preproc.nvidia.nvidia_forms import CARDINALITIES, Dense, check_refused, edit, padded, paths, write_dataset
 from utils.checkpoint.reading import Checkpoint
 
@@ -173,14 +172,14 @@ def test_imported_model_gives_nvidias_scores(call, tmp_path, dataset, form):
     flags = ("--mode", "predict", "--cpu", "--log_path", "", "--valid_batch_size", 64, "--predictions_path", tmp_path / "predictions.parquet")
     code, _, err = call(dcnv2.main, *flags, "--restore_checkpoint_path", target, "--dataset_path", dataset)
     assert code == 0, err
-    split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test")
+    split = TfRawSplit(spec_in(dataset), "test")
     count = split.num_samples
     expected = model.scores(split.read_numerical(0, count), [split.read_ids(i, 0, count) for i in range(len(CARDINALITIES))])
     split.close()
     assert expected.std() > 0.05 and expected.min() > 1e-4 and expected.max() < 1 - 1e-4  # the scores vary enough to tell one model from another
     found = pl.read_parquet(tmp_path / "predictions.parquet")["score"].to_numpy()
-    np.testing.assert_allclose(np.log(found / (1 - found)), np.log(expected / (1 - expected)), atol=1e-3, rtol=0)  # compared as logits
-    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
+    assert_allclose(np.log(found / (1 - found)), np.log(expected / (1 - expected)), atol=1e-3, rtol=0)  # compared as logits
+    assert_allclose(found, expected, atol=1e-5, rtol=0)
 
 
 def test_fixture_variables_have_the_names_of_keras_2(tmp_path):
@@ -192,10 +191,9 @@ def test_fixture_variables_have_the_names_of_keras_2(tmp_path):
     assert {name for name, _ in tf.train.list_variables(str(tmp_path / "nvidia/dense/dense"))} == expected | {"_CHECKPOINTABLE_OBJECT_GRAPH"}
 
 
-def test_import_in_a_child_process_and_evaluation_without_model_flags(call, tmp_path, dataset):
+def test_import_and_evaluation_without_model_flags(call, tmp_path, dataset):
     source = write_checkpoint(tmp_path / "nvidia", Model())
-    command = [sys.executable, "-m", nvidia_checkpoint.NAME, *map(str, paths(source, dataset, tmp_path / "ours"))]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    result = run_here("-m", nvidia_checkpoint.NAME, *paths(source, dataset, tmp_path / "ours"))
     size = "4 tables of 8 columns, 3,256 parameters; bottom MLP 16,6, 3 cross layers of rank 5, top MLP 12,5,1"
     assert (result.returncode, result.stdout, result.stderr) == (0, f"written: {tmp_path}/ours/step-00000000: {size}\n", "")
     restored = "--restore_checkpoint_path", tmp_path / "ours", "--dataset_path", dataset

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
+from numpy.testing import assert_allclose
 from tensorflow.python.keras import layers
 from tensorflow.python.keras.engine.base_layer import Layer
 from tensorflow.python.keras.engine.functional import Functional
@@ -15,7 +16,6 @@ from tensorflow.python.keras.optimizer_v2 import ftrl, rmsprop
 
 import dlrm
 import wide_and_deep
-from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from model.build import build_model
 from model.embedding.placement import single
@@ -23,6 +23,7 @@ from preproc import nvidia_checkpoint
 from preproc.nvidia.wide_and_deep import NUMERICAL, deep_rows
 from preproc.outbrain.features import CATEGORICAL
 from run.tables import tables_and_features
+from tests.helpers.datasets import read_yaml, spec_in
 from tests.preproc.nvidia.nvidia_forms import check_refused, paths, write, write_dataset
 from training.state import restore
 from utils.checkpoint.reading import Checkpoint
@@ -126,7 +127,7 @@ def dataset(tmp_path_factory):
 
 def columns(dataset):
     """Return the dataset's specification, and the columns of the test split by the features' names."""
-    split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test")
+    split = TfRawSplit(spec_in(dataset), "test")
     numerical = split.read_numerical(0, split.num_samples).astype(np.float32)
     found = {name: numerical[:, i] for i, name in enumerate(split.spec.numerical)}
     found |= {one.name: split.read_ids(i, 0, split.num_samples).astype(np.int32) for i, one in enumerate(split.spec.categorical)}
@@ -150,8 +151,8 @@ def check_same(model, target, dataset):
     numerical = np.stack([samples[name] for name in spec.numerical], axis=1)
     logits = ours((numerical, np.stack([samples[one.name] for one in spec.categorical], axis=1))).numpy()
     assert expected.std() > 0.3
-    np.testing.assert_allclose(logits, expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(dlrm.load(target).score(samples), tf.sigmoid(expected), rtol=0, atol=1e-6)
+    assert_allclose(logits, expected, rtol=1e-6, atol=1e-6)
+    assert_allclose(dlrm.load(target).score(samples), tf.sigmoid(expected), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -170,7 +171,7 @@ def test_imported_model_gives_nvidias_logits(call, tmp_path, dataset, later):
 def test_lists_are_averaged_in_the_deep_part_and_added_in_the_wide_one(call, tmp_path, dataset):
     """NVIDIA's --combiner mean does this. Every list holds its one id twice: the deep vector is the original's, the wide row counts twice."""
     doubled = shutil.copytree(dataset, tmp_path / "doubled")
-    content = yaml.safe_load((doubled / "feature_spec.yaml").read_text())
+    content = read_yaml(doubled / "feature_spec.yaml")
     content["feature_spec"]["m"] |= {"hotness": 2, "pooling": "mean"}
     (doubled / "feature_spec.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     dtype = np.dtype(content["feature_spec"]["m"]["dtype"])
@@ -185,7 +186,7 @@ def test_lists_are_averaged_in_the_deep_part_and_added_in_the_wide_one(call, tmp
     expected = tf.sigmoid(model({name: values[:, None] for name, values in samples.items()}).numpy() + wide[:, 0])
     found = dlrm.load(target).score(samples | {"m": np.repeat(samples["m"][:, None], 2, axis=1)})
     assert np.abs(wide).max() > 0.01
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
 def test_outbrain_features_follow_the_applications_lists(call, tmp_path):

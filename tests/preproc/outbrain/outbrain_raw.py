@@ -11,6 +11,8 @@ import numpy as np
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from preproc.outbrain import command as outbrain
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
 
 START_MS, DAY_MS = 1_465_876_799_998, 86_400_000
 
@@ -27,8 +29,8 @@ def write_raw(folder: Path, tables: dict[str, str]) -> Path:
 def preprocessed(raw: Path, *flags: object) -> FeatureSpec:
     """Run the command in this process; the dataset is written beside the raw files."""
     destination = raw.with_name(f"{raw.name}-dataset")
-    assert outbrain.main([*map(str, ("--src", raw, "--dst", destination, "--overwrite", *flags))]) == 0
-    return FeatureSpec.from_yaml(destination / "feature_spec.yaml")
+    assert do(outbrain, "--src", raw, "--dst", destination, "--overwrite", *flags) == 0
+    return spec_in(destination)
 
 
 def columns(spec: FeatureSpec, split: str) -> dict[str, list]:

@@ -11,6 +11,7 @@ import pytest
 
 from dataloading import generate_outbrain
 from preproc.outbrain.split import SplitRule, hashed
+from tests.helpers.commands import do
 from tests.preproc.outbrain.outbrain_raw import Slow, assert_equal, columns, preprocessed, split_mix, write_raw
 
 # By the timestamps display 1 is at 04:00:00 of 14 June 2016 (UTC), display 2 a day later, and so on. Display 4 has no event, 7 and 9 no clicks.
@@ -187,7 +188,7 @@ def test_specification_of_the_dataset(by_hand):
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     raw = tmp_path_factory.mktemp("drawn") / "raw"
-    assert generate_outbrain.main(["--displays", "1500", "--dst", str(raw), "--seed", "5"]) == 0
+    assert do(generate_outbrain, "--displays", "1500", "--dst", raw, "--seed", "5") == 0
     return raw
 
 

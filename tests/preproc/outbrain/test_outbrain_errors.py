@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,10 +11,10 @@ import pytest
 
 from preproc.outbrain import command as outbrain
 from tests.children import child, found, wait_for
+from tests.helpers.commands import ROOT, do, help_of, run_limited
 from tests.preproc.outbrain.outbrain_raw import columns, preprocessed, write_raw
 from utils.errors import UserError
 
-ROOT = Path(__file__).parents[3]
 LAST_DAY = 12 * 86_400_000
 TABLES = {
     "events": f"display_id document_id timestamp platform geo_location\n1 5 10 1 US\n2 5 20 2 US\n3 6 {LAST_DAY} 1 GB",
@@ -35,7 +34,7 @@ def raw(folder, **changes):
 def fails(folder, *flags):
     """Check that a run fails in one line and leaves no files; return the line."""
     with pytest.raises(UserError) as found:
-        outbrain.main([*map(str, ("--src", folder / "raw", "--dst", folder / "out", *flags))])
+        do(outbrain, "--src", folder / "raw", "--dst", folder / "out", *flags)
     assert not (folder / "out").exists() and "\n" not in str(found.value)
     return str(found.value)
 
@@ -154,16 +153,16 @@ def test_displays_without_a_click_and_tables_that_lack_rows_give_warnings(tmp_pa
 def test_existing_datasets_and_raw_files_are_not_replaced(tmp_path):
     folder = raw(tmp_path)
     flags = [*map(str, ("--src", folder, "--dst", tmp_path / "out"))]
-    assert outbrain.main(flags) == 0
+    assert do(outbrain, *flags) == 0
     with pytest.raises(UserError, match="holds a dataset already"):
-        outbrain.main(flags)
-    assert outbrain.main([*flags, "--overwrite"]) == 0
+        do(outbrain, *flags)
+    assert do(outbrain, *flags, "--overwrite") == 0
     with pytest.raises(UserError, match="is the folder of the raw files; choose another one"):
-        outbrain.main(["--src", str(folder), "--dst", str(folder)])
+        do(outbrain, "--src", folder, "--dst", folder)
     (tmp_path / "out2").mkdir()
     folder.rename(tmp_path / "out2/train")
     with pytest.raises(UserError, match=r"lies in .*train, which the dataset will replace"):
-        outbrain.main(["--src", str(tmp_path / "out2/train"), "--dst", str(tmp_path / "out2")])
+        do(outbrain, "--src", tmp_path / "out2/train", "--dst", tmp_path / "out2")
     assert (tmp_path / "out2/train/events.csv").exists()
 
 
@@ -203,21 +202,19 @@ def test_stopped_run_leaves_no_files_and_those_of_a_killed_run_are_removed(tmp_p
         process.wait()
     (left,) = (tmp_path / "out").iterdir()
     preprocessed(raw(tmp_path / "other"))
-    outbrain.main(["--src", str(tmp_path / "other/raw"), "--dst", str(tmp_path / "out")])
+    do(outbrain, "--src", tmp_path / "other/raw", "--dst", tmp_path / "out")
     assert f"{left}: left by a run that was killed; removed\n" in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["feature_spec.yaml", "test", "train", "vocabulary"]
 
 
 @pytest.mark.parametrize("blocks", [2, 60])
 def test_file_size_limit_is_a_one_line_error_with_the_path(tmp_path, blocks):
-    flags = [*map(str, ("--src", long_raw(tmp_path, 8000), "--dst", tmp_path / "out"))]
-    words = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", sys.executable, "-m", "preproc.outbrain", *flags]
-    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    flags = ("--src", long_raw(tmp_path, 8000), "--dst", tmp_path / "out")
+    result = run_limited(f"ulimit -f {blocks}", "-m", "preproc.outbrain", *flags)
     assert result.returncode == 1
     assert re.fullmatch(rf"preproc.outbrain: error: {tmp_path}/out/\.\S+: File too large", result.stderr.splitlines()[-1])
     assert not (tmp_path / "out").exists()
 
 
 def test_help_loads_no_tensorflow():
-    code = "import preproc.outbrain, sys; assert not {'tensorflow', 'horovod', 'model'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=240)
+    assert "--table_sizes" in help_of("preproc.outbrain")

@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from numpy.testing import assert_array_equal
 
 from dataloading import generate_outbrain
 from dataloading.feature_spec import FeatureSpec
 from preproc.outbrain import command as outbrain
 from preproc.outbrain import on_spark as outbrain_spark
 from preproc.spark import shared_objects as spark_shared
-from tests.preproc.spark.spark_cluster import LOCAL, needs_spark, tree
+from tests.helpers.commands import do
+from tests.helpers.folders import tree
+from tests.preproc.spark.spark_cluster import LOCAL, needs_spark
 from utils.errors import UserError
 
 pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
@@ -24,7 +27,7 @@ pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
 def raw(tmp_path_factory) -> Path:
     """Generate raw files."""
     folder = tmp_path_factory.mktemp("generated with a space") / "raw"
-    assert generate_outbrain.main(["--displays", "800", "--dst", str(folder)]) == 0
+    assert do(generate_outbrain, "--displays", "800", "--dst", folder) == 0
     return folder
 
 
@@ -55,9 +58,9 @@ def same(raw: Path, capsys, *flags: object) -> dict[str, bytes]:
     folder = raw.with_name("datasets")
     words = [*map(str, ("--src", raw, "--overwrite", *flags))]
     capsys.readouterr()
-    assert outbrain.main([*words, "--dst", str(folder / "polars")]) == 0
+    assert do(outbrain, *words, "--dst", folder / "polars") == 0
     said = capsys.readouterr().err
-    assert outbrain.main([*words, "--dst", str(folder / "spark"), *LOCAL]) == 0
+    assert do(outbrain, *words, "--dst", folder / "spark", *LOCAL) == 0
     assert capsys.readouterr().err == said
     expected = tree(folder / "polars")
     assert len(expected) == 1 + 2 * 16 + 3 and tree(folder / "spark") == expected
@@ -122,7 +125,7 @@ def test_first_error_is_the_same_as_with_polars(changed, table, change, said):
     found, words = [], [*map(str, ("--src", changed, "--dst", changed.with_name("out"), "--block_bytes", 3000))]
     for engine in ((), LOCAL):
         with pytest.raises(UserError) as error:
-            outbrain.main([*words, *engine])
+            do(outbrain, *words, *engine)
         assert not changed.with_name("out").exists()
         found.append(str(error.value))
     for place, number in numbers.items():
@@ -134,7 +137,7 @@ def test_duplicate_key_empty_split_and_interruption_leave_no_files(changed, monk
     destination = changed.with_name("out")
     words = [*map(str, ("--src", changed, "--dst", destination, "--block_bytes", 20_000)), *LOCAL]
     with pytest.raises(UserError, match=r"the test split holds no rows: .* clicks were read"):
-        outbrain.main([*words, "--eval_fraction", "0", "--eval_from_day", "99"])
+        do(outbrain, *words, "--eval_fraction", "0", "--eval_from_day", "99")
     assert not destination.exists()
 
     def interrupted(*args) -> None:
@@ -144,16 +147,16 @@ def test_duplicate_key_empty_split_and_interruption_leave_no_files(changed, monk
     with monkeypatch.context() as patch:
         patch.setattr(outbrain, "write_features", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            outbrain.main(words)
+            do(outbrain, *words)
     assert not destination.exists()
     rewrite(changed / "promoted_content.csv", lambda lines: [*lines, lines[5]])
     with pytest.raises(UserError, match=r"promoted_content.csv: column ad_id: \d+ is in several rows, expected one row for each value"):
-        outbrain.main(words)
+        do(outbrain, *words)
     assert not destination.exists()
 
 
 def test_spark_flags_without_spark_give_warnings(changed, capsys):
-    assert outbrain.main([*map(str, ("--src", changed, "--dst", changed.with_name("out"), "--spark_master", "local[2]"))]) == 0
+    assert do(outbrain, "--src", changed, "--dst", changed.with_name("out"), "--spark_master", "local[2]") == 0
     assert "preproc.outbrain: warning: --spark_master has no effect without --engine spark\n" in capsys.readouterr().err
 
 
@@ -165,8 +168,8 @@ def test_shared_objects_map_their_arrays(tmp_path):
     )  # the view is pickled because it is not contiguous; the array is stored apart
     for _ in range(2):
         times, (every, nothing), text = spark_shared.load_shared(tmp_path / "shared")
-        np.testing.assert_array_equal(times(2), values[3] * 2)
-        np.testing.assert_array_equal(every, values[::2])
+        assert_array_equal(times(2), values[3] * 2)
+        assert_array_equal(every, values[::2])
         assert nothing.shape == (0,) and text == "text"
     spark_shared.save_shared({"values": values}, tmp_path / "other")
     found = spark_shared.load_shared(tmp_path / "other")["values"]

@@ -4,21 +4,22 @@ import numpy as np
 import pytest
 
 from dataloading import generate_outbrain
-from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
 from dataloading.tfrecord.spec import OUTBRAIN_TABLES, outbrain_spec, pattern_spec, tfrecord_spec, unread_features
 from dataloading.tfrecord.split import TfRecordSplit
 from preproc.outbrain import command as outbrain
 from preproc.outbrain.features import read_sizes, spec_of
 from preproc.outbrain.tfrecords import write_tfrecords
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
 from tests.preproc.outbrain.outbrain_raw import columns
 
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory):
     folder = tmp_path_factory.mktemp("outbrain")
-    assert generate_outbrain.main(["--displays", "1500", "--dst", str(folder / "raw")]) == 0
-    assert outbrain.main(["--src", str(folder / "raw"), "--dst", str(folder / "both"), "--format", "both", "--num_files", "2"]) == 0
+    assert do(generate_outbrain, "--displays", "1500", "--dst", folder / "raw") == 0
+    assert do(outbrain, "--src", folder / "raw", "--dst", folder / "both", "--format", "both", "--num_files", "2") == 0
     return folder
 
 
@@ -31,7 +32,7 @@ def records(folder, split):
 
 
 def test_both_formats_hold_the_same_rows(raw):
-    spec = FeatureSpec.from_yaml(raw / "both/feature_spec.yaml")
+    spec = spec_in(raw / "both")
     for split in ("train", "test"):
         assert records(raw / "both/tfrecords", split) == columns(spec, split)
     found = tfrecord_spec(raw / "both/tfrecords", "feature_spec.yaml")
@@ -41,7 +42,7 @@ def test_both_formats_hold_the_same_rows(raw):
 
 
 def test_tfrecords_alone_are_the_same_bytes(raw, capsys):
-    assert outbrain.main(["--src", str(raw / "raw"), "--dst", str(raw / "alone"), "--format", "tfrecord", "--num_files", "2"]) == 0
+    assert do(outbrain, "--src", raw / "raw", "--dst", raw / "alone", "--format", "tfrecord", "--num_files", "2") == 0
     assert "alone: TFRecords, 2 files of train rows, 1 files of test rows" in capsys.readouterr().out
     names = sorted(str(path.relative_to(raw / "alone")) for path in (raw / "alone").rglob("*") if path.is_file())
     assert names == sorted(str(path.relative_to(raw / "both/tfrecords")) for path in (raw / "both/tfrecords").rglob("*") if path.is_file())
@@ -55,7 +56,7 @@ def test_tfrecords_without_a_specification_are_read_as_nvidias(raw):
     spec = pattern_spec({"train": [f"{raw}/both/tfrecords/train/part*"]}, None)
     assert unread_features(spec) == ()
     labels = TfRecordSplit(spec, "train").read_labels(0, 100)
-    np.testing.assert_array_equal(labels, columns(FeatureSpec.from_yaml(raw / "both/feature_spec.yaml"), "train")["label"][:100])
+    np.testing.assert_array_equal(labels, columns(spec_in(raw / "both"), "train")["label"][:100])
 
 
 @pytest.mark.parametrize("form", ["tfrecord", "both"])
@@ -64,13 +65,13 @@ def test_existing_files_are_refused_before_any_work(raw, tmp_path, form):
     folder.mkdir(parents=True)
     (folder / "part-r-00000").write_text("mine")
     with pytest.raises(DatasetError, match=f"{folder} exists and would be replaced"):
-        outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "out"), "--format", form])
+        do(outbrain, "--src", raw / "raw", "--dst", tmp_path / "out", "--format", form)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["part-r-00000"]
 
 
 def test_failed_run_leaves_no_files(raw, tmp_path):
     with pytest.raises(DatasetError, match=r"has no promoted_content\.csv"):
-        outbrain.main(["--src", str(tmp_path), "--dst", str(tmp_path / "out"), "--format", "tfrecord"])
+        do(outbrain, "--src", tmp_path, "--dst", tmp_path / "out", "--format", "tfrecord")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(DatasetError, match="0 files of TFRecords, expected at least 1"):
         write_tfrecords(raw / "both", tmp_path / "out", 0)
@@ -78,9 +79,9 @@ def test_failed_run_leaves_no_files(raw, tmp_path):
 
 
 def test_flag_without_effect_gives_a_warning(raw, tmp_path, capsys):
-    outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "raw"), "--num_files", "3"])
+    do(outbrain, "--src", raw / "raw", "--dst", tmp_path / "raw", "--num_files", "3")
     assert "--num_files has no effect with --format tf_raw" in capsys.readouterr().err
-    outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "raw"), "--format", "both", "--overwrite"])
+    do(outbrain, "--src", raw / "raw", "--dst", tmp_path / "raw", "--format", "both", "--overwrite")
     assert "TFRecords of the replaced dataset" not in capsys.readouterr().err
-    outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "raw"), "--overwrite"])
+    do(outbrain, "--src", raw / "raw", "--dst", tmp_path / "raw", "--overwrite")
     assert "raw/tfrecords: keeps the TFRecords of the replaced dataset; --format" in capsys.readouterr().err

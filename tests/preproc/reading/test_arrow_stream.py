@@ -8,7 +8,8 @@ import pytest
 
 from dataloading.features import DatasetError
 from preproc.reading.arrow_stream import stream_batches, stream_schema
-from tests.preproc.table.tables import make, write
+from tests.helpers.folders import write
+from tests.preproc.table.tables import make
 
 
 def frame(first: int, rows: int) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from preproc.criteo import command as criteo
 from preproc.reading import stores
 from preproc.table import command as table
-from tests.preproc.table.tables import write
+from tests.helpers.folders import tree, write
 
 ROWS = "s,n,y\n" + "".join(f"v{i % 7},{i}.5,{i % 2}\n" for i in range(60))
 FLAGS = ("--label", "y", "--test_fraction", 0.3)
@@ -52,10 +52,6 @@ def store():
     yield put
     for entry in list(system.store):
         system.rm(entry)
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.parametrize("form", FORMS)

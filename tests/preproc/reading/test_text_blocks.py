@@ -19,7 +19,8 @@ from preproc.reading.files import FormFlags, form_of
 from preproc.reading.quoted_rows import MOST_LINES
 from preproc.reading.table_file import TableFile
 from preproc.reading.text_blocks import TextForm, text_blocks
-from tests.preproc.table.tables import make, write
+from tests.helpers.folders import write
+from tests.preproc.table.tables import make
 
 FORM = TextForm("a table", 1 << 20)
 CONFIG = {"label": "y", "features": {"s": "categorical"}}

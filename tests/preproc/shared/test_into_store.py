@@ -17,9 +17,9 @@ from dataloading.features import DatasetError
 from preproc.criteo import command as criteo
 from preproc.shared import into_store
 from preproc.table import command as table
+from tests.helpers.folders import tree
 from tests.preproc.conftest import make_line
 from tests.preproc.reading.hdfs_server import hdfs
-from tests.preproc.reading.test_stores import tree
 
 URL = "memory://bucket/a set"
 ROWS = "s,n,y\n" + "".join(f"v{i % 7},{i}.5,{i % 2}\n" for i in range(60))

@@ -4,8 +4,6 @@ import gzip
 import random
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -15,11 +13,11 @@ from preproc.criteo import command as criteo
 from preproc.shared import resume
 from preproc.table import command as table
 from preproc.table.on_polars import PolarsTable
-from tests.preproc.table.tables import write
+from tests.helpers.commands import do, run
+from tests.helpers.folders import tree, write
 from utils.commands import run_command
 from utils.errors import UserError
 
-ROOT = Path(__file__).parents[3]
 DONE = re.compile(r"--resume: continues in \S+; already done: (.*)\n")
 
 
@@ -55,10 +53,6 @@ def logs(folder: Path) -> list[str]:
 COMMANDS = {table: tables, criteo: logs}
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def visible(folder: Path) -> dict[str, bytes]:
     """Return the files without staging folders: a run killed after publishing leaves its own to the next run."""
     return {name: content for name, content in tree(folder).items() if not name.startswith(".")}
@@ -66,8 +60,7 @@ def visible(folder: Path) -> dict[str, bytes]:
 
 def killed_at(point: int, command, destination: Path, flags: list[str]) -> bool:
     """Return True if the run was killed; it is not where it makes fewer file operations."""
-    words = [sys.executable, ROOT / "tests/preproc/killed_at.py", point, command.__name__, destination, *flags, "--resume"]
-    result = subprocess.run(list(map(str, words)), cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    result = run("tests/preproc/killed_at.py", point, command.__name__, destination, *flags, "--resume")
     assert result.returncode in (0, -signal.SIGKILL), result.stderr
     return result.returncode != 0
 
@@ -77,12 +70,12 @@ def killed_at(point: int, command, destination: Path, flags: list[str]) -> bool:
 def test_run_that_was_killed_at_any_point_is_resumed(tmp_path, capfd, command, seed):
     """The run is killed three times, each time at another point of the remaining work."""
     flags, draw = COMMANDS[command](tmp_path), random.Random(seed)
-    command.main([*flags, "--dst", str(tmp_path / "whole")])
+    do(command, *flags, "--dst", tmp_path / "whole")
     out = tmp_path / "out"
     kills = sum(killed_at(draw.randint(1, 90), command, out, flags) for _ in range(3))
     assert kills or (out / "feature_spec.yaml").exists()
     if not (out / "feature_spec.yaml").exists():
-        assert command.main([*flags, "--dst", str(out), "--resume"]) == 0
+        assert do(command, *flags, "--dst", out, "--resume") == 0
         assert not list(out.glob(".*"))
     assert visible(out) == tree(tmp_path / "whole")
 
@@ -92,7 +85,7 @@ def test_run_that_was_killed_at_any_point_is_resumed(tmp_path, capfd, command, s
 def test_completed_stages_are_not_repeated(tmp_path, capfd, monkeypatch, command, after):
     """An error ends the run after the n-th stage; the resumed run does only the other stages."""
     flags, out = COMMANDS[command](tmp_path), tmp_path / "out"
-    command.main([*flags, "--dst", str(tmp_path / "whole")])
+    do(command, *flags, "--dst", tmp_path / "whole")
     done, complete = [], resume.Progress.complete
 
     def counted(self, stage, *words, **named):
@@ -102,7 +95,7 @@ def test_completed_stages_are_not_repeated(tmp_path, capfd, monkeypatch, command
         done.append(stage)
 
     monkeypatch.setattr(resume.Progress, "complete", counted)
-    assert run_command(lambda: command.main([*flags, "--dst", str(out), "--resume"]), "command") == (1 if "publishing" not in done else 0)
+    assert run_command(lambda: do(command, *flags, "--dst", out, "--resume"), "command") == (1 if "publishing" not in done else 0)
     if "publishing" in done:
         return
     said = capfd.readouterr().err
@@ -116,7 +109,7 @@ def test_completed_stages_are_not_repeated(tmp_path, capfd, monkeypatch, command
     monkeypatch.setattr(
         resume.Progress, "complete", lambda self, stage, *words, **named: (done.append(stage), complete(self, stage, *words, **named))[1]
     )
-    assert command.main([*flags, "--dst", str(out), "--resume"]) == 0
+    assert do(command, *flags, "--dst", out, "--resume") == 0
     assert not {*before} & {*done} and tree(out) == tree(tmp_path / "whole")
     assert DONE.search(capfd.readouterr().err)[1].startswith(f"files read {sum(stage.startswith('read') for stage in before)}")
 
@@ -125,7 +118,7 @@ def left(folder: Path, monkeypatch, flags: list[str]) -> Path:
     """Fail a run when all files are read; return the staging folder that it leaves."""
     monkeypatch.setattr(table, "statistics_of", lambda *words: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        table.main([*flags, "--dst", str(folder / "out"), "--resume"])
+        do(table, *flags, "--dst", folder / "out", "--resume")
     monkeypatch.undo()
     (found,) = (folder / "out").iterdir()
     return found
@@ -154,9 +147,9 @@ def test_another_run_starts_from_the_beginning_and_says_why(tmp_path, capfd, mon
     flags = tables(tmp_path)
     folder = left(tmp_path, monkeypatch, flags)
     change(tmp_path, flags)
-    table.main([*flags, "--dst", str(tmp_path / "whole")])
+    do(table, *flags, "--dst", tmp_path / "whole")
     capfd.readouterr()
-    assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
+    assert do(table, *flags, "--dst", tmp_path / "out", "--resume") == 0
     said = capfd.readouterr().err
     assert re.search(rf"--resume: starts from the beginning, because {folder} was left by a run with {difference}\n", said) and not DONE.search(said)
     assert f"{folder}: left by a run that ended early; removed\n" in said
@@ -166,10 +159,10 @@ def test_another_run_starts_from_the_beginning_and_says_why(tmp_path, capfd, mon
 def test_block_size_and_place_do_not_matter(tmp_path, capfd, monkeypatch):
     flags = tables(tmp_path)
     left(tmp_path, monkeypatch, flags)
-    table.main([*flags, "--dst", str(tmp_path / "whole")])
+    do(table, *flags, "--dst", tmp_path / "whole")
     monkeypatch.chdir(tmp_path)
     flags = [word.removeprefix(f"{tmp_path}/") for word in flags]
-    assert table.main([*flags, "--block_bytes", "100000", "--dst", "out", "--resume"]) == 0
+    assert do(table, *flags, "--block_bytes", "100000", "--dst", "out", "--resume") == 0
     assert DONE.search(capfd.readouterr().err)[1] == "files read 4"
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
@@ -177,9 +170,9 @@ def test_block_size_and_place_do_not_matter(tmp_path, capfd, monkeypatch):
 def test_stage_with_a_missing_or_cut_file_is_repeated(tmp_path, capfd, monkeypatch):
     flags = tables(tmp_path)
     folder = left(tmp_path, monkeypatch, flags)
-    table.main([*flags, "--dst", str(tmp_path / "whole")])
+    do(table, *flags, "--dst", tmp_path / "whole")
     next(folder.glob("train-0-000001.arrow")).write_bytes(b"cut")
-    assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
+    assert do(table, *flags, "--dst", tmp_path / "out", "--resume") == 0
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
@@ -187,10 +180,10 @@ def test_records_after_a_file_that_is_read_again_are_ignored(tmp_path, monkeypat
     """Blocks of another size begin at other places; a third run must not reuse the first run's records of later files."""
     flags = tables(tmp_path)
     folder = left(tmp_path, monkeypatch, [*flags, "--block_bytes", "100"])
-    table.main([*flags, "--dst", str(tmp_path / "whole")])
+    do(table, *flags, "--dst", tmp_path / "whole")
     next(folder.glob("train-0-000001.arrow")).unlink()
     left(tmp_path, monkeypatch, flags)
-    assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
+    assert do(table, *flags, "--dst", tmp_path / "out", "--resume") == 0
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
@@ -200,13 +193,13 @@ def test_damaged_staging_files_are_an_error(tmp_path, monkeypatch):
     for path in folder.glob("train-0-*.arrow"):
         path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(UserError, match=r"out: staging files of an earlier run are damaged .*; start again without --resume"):
-        table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"])
+        do(table, *flags, "--dst", tmp_path / "out", "--resume")
 
 
 def test_run_without_resume_removes_the_kept_files_and_says_so(tmp_path, capfd, monkeypatch):
     flags = tables(tmp_path)
     folder = left(tmp_path, monkeypatch, flags)
-    assert table.main([*flags, "--dst", str(tmp_path / "out")]) == 0
+    assert do(table, *flags, "--dst", tmp_path / "out") == 0
     assert f"{folder}: left by a run that ended early; removed\n" in capfd.readouterr().err
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
 
@@ -219,14 +212,14 @@ def test_running_run_is_not_resumed(tmp_path, capfd, monkeypatch):
     def meanwhile(*words):
         if not second:
             second.append(None)
-            second.append(run_command(lambda: table.main([*flags, "--dst", str(out), "--resume"]), "second"))
+            second.append(run_command(lambda: do(table, *flags, "--dst", out, "--resume"), "second"))
         return write(*words)
 
     monkeypatch.setattr(PolarsTable, "write", meanwhile)
-    assert run_command(lambda: table.main([*flags, "--dst", str(out), "--resume"]), "first") == 1
+    assert run_command(lambda: do(table, *flags, "--dst", out, "--resume"), "first") == 1
     said = capfd.readouterr().err
     assert second[1] == 0 and not DONE.search(said) and "holds a dataset already" in said
-    table.main([*flags, "--dst", str(tmp_path / "whole")])
+    do(table, *flags, "--dst", tmp_path / "whole")
     assert visible(out) == tree(tmp_path / "whole")
 
 
@@ -234,5 +227,5 @@ def test_another_version_of_polars_starts_from_the_beginning(tmp_path, capfd, mo
     flags = tables(tmp_path)
     left(tmp_path, monkeypatch, flags)
     monkeypatch.setattr(pl, "__version__", "9.9")
-    assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
+    assert do(table, *flags, "--dst", tmp_path / "out", "--resume") == 0
     assert "was left by a run with another version of Polars" in capfd.readouterr().err

@@ -2,9 +2,10 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -12,13 +13,37 @@ from benchmarks.spark_cluster import Cluster, cluster
 from preproc.shared.engine_flags import SparkSettings
 from preproc.spark import engine as spark_engine
 from preproc.spark import session as spark_session
+from tests.helpers.commands import do
+from tests.helpers.folders import tree
+from utils.errors import UserError
 
-__all__ = ["JAVA", "LOCAL", "QUICK", "Cluster", "Sessions", "cluster", "needs_spark"]
+__all__ = ["JAVA", "LOCAL", "QUICK", "Cluster", "Sessions", "cluster", "needs_spark", "on_both"]
 # These runs are short: Java compiles quickly instead of well, and queries are not compiled at all.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _CONF = (f"spark.driver.extraJavaOptions={JAVA}", "spark.sql.codegen.wholeStage=false", "spark.sql.adaptive.enabled=false")
 QUICK = tuple(word for setting in _CONF for word in ("--spark_conf", setting))
 LOCAL = ("--engine", "spark", "--spark_master", "local[2]", *QUICK)
+
+
+def on_both(command: ModuleType, folder: Path, words: Sequence[object], capsys) -> tuple[str, dict[str, bytes]]:
+    """Run a command on both engines, to `folder/polars` and `folder/spark`; check that what it says and its files are the same.
+
+    Returns:
+        its error, or what it wrote to standard error where it succeeds; and the files of the dataset, none after an error.
+    """
+    outcomes = []
+    capsys.readouterr()
+    for name, engine in (("polars", ()), ("spark", LOCAL)):
+        failed = ""
+        try:
+            assert do(command, *words, "--dst", folder / name, *engine) == 0
+        except UserError as error:
+            failed = str(error)
+        files = tree(folder / name)
+        assert bool(files) != bool(failed) and "\n" not in failed and not list(folder.glob(f"{name}/.*")), failed
+        outcomes.append((failed, capsys.readouterr().err, files))
+    assert outcomes[0] == outcomes[1]
+    return outcomes[0][0] or outcomes[0][1], outcomes[0][2]
 
 
 class Sessions:

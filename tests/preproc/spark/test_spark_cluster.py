@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from numpy.testing import assert_array_equal
 
 from dataloading import generate_outbrain
-from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from preproc.criteo import command as criteo
 from preproc.outbrain import command as outbrain
@@ -24,8 +24,11 @@ from preproc.spark.engine import SparkEngine
 from preproc.table import command as table
 from preproc.table import spark_reading as table_spark_reading
 from tests.children import found
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
+from tests.helpers.folders import tree
 from tests.preproc.criteo.test_criteo_spark import log
-from tests.preproc.spark.spark_cluster import JAVA, QUICK, Cluster, cluster, needs_spark, tree
+from tests.preproc.spark.spark_cluster import JAVA, QUICK, Cluster, cluster, needs_spark
 from tests.preproc.table.test_table_spark import CONFIG, csv, rows
 
 pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
@@ -81,10 +84,10 @@ def killed(workers: Cluster, folder: Path) -> Iterator[None]:
 
 def same(command, words: list, folder: Path, workers: Cluster, capsys) -> None:
     words = list(map(str, words))
-    assert command.main([*words, "--dst", str(folder / "polars")]) == 0
+    assert do(command, *words, "--dst", folder / "polars") == 0
     said = capsys.readouterr().err
     with killed(workers, folder / "spark"):
-        assert command.main([*words, "--dst", str(folder / "spark"), *on(workers)]) == 0
+        assert do(command, *words, "--dst", folder / "spark", *on(workers)) == 0
     assert capsys.readouterr().err == said
     assert tree(folder / "spark") == tree(folder / "polars")
 
@@ -110,23 +113,23 @@ def test_outbrain(tmp_path, capsys, workers, monkeypatch):
     """Bytes are the same, and so are the numbers read. No executor is killed; those killed before are back, or the run does without them."""
     monkeypatch.setattr(outbrain_spark, "TASKS_A_CORE", 2)
     displays = os.environ.get("OUTBRAIN_DISPLAYS", "800")
-    assert generate_outbrain.main(["--displays", displays, "--dst", str(tmp_path / "raw")]) == 0
+    assert do(generate_outbrain, "--displays", displays, "--dst", tmp_path / "raw") == 0
     words = ["--src", str(tmp_path / "raw"), "--block_bytes", "5000" if displays == "800" else "500000"]
     capsys.readouterr()
-    assert outbrain.main([*words, "--dst", str(tmp_path / "polars")]) == 0
+    assert do(outbrain, *words, "--dst", tmp_path / "polars") == 0
     said = capsys.readouterr().err
-    assert outbrain.main([*words, "--dst", str(tmp_path / "spark"), *on(workers)]) == 0
+    assert do(outbrain, *words, "--dst", tmp_path / "spark", *on(workers)) == 0
     assert capsys.readouterr().err == said
     assert tree(tmp_path / "spark") == tree(tmp_path / "polars")
-    specs = [FeatureSpec.from_yaml(tmp_path / engine / "feature_spec.yaml") for engine in ("polars", "spark")]
+    specs = [spec_in(tmp_path / engine) for engine in ("polars", "spark")]
     for split in outbrain.SPLITS:
         first, second = (TfRawSplit(spec, split) for spec in specs)
         n = first.num_samples
         assert n == second.num_samples > int(displays)
         for place in range(13):
-            np.testing.assert_array_equal(first.read_ids(place, 0, n), second.read_ids(place, 0, n))
-        np.testing.assert_array_equal(first.read_labels(0, n), second.read_labels(0, n))
-        np.testing.assert_array_equal(first.read_group(0, n), second.read_group(0, n))
+            assert_array_equal(first.read_ids(place, 0, n), second.read_ids(place, 0, n))
+        assert_array_equal(first.read_labels(0, n), second.read_labels(0, n))
+        assert_array_equal(first.read_group(0, n), second.read_group(0, n))
         np.testing.assert_allclose(first.read_numerical(0, n), second.read_numerical(0, n), rtol=0, atol=1e-6)
         first.close()
         second.close()

@@ -20,6 +20,8 @@ from preproc.spark.engine import SparkEngine
 from preproc.spark.failures import one_line
 from preproc.spark.tasks import TOKEN, Done, Failed, Job, LeftOut, run_task
 from tests.children import child, found, wait_for
+from tests.helpers.commands import do
+from tests.helpers.errors import refused
 from tests.preproc.conftest import make_line
 from tests.preproc.spark.spark_cluster import QUICK, cluster, needs_spark
 from utils.errors import UserError
@@ -38,9 +40,8 @@ def words(tmp_path) -> list[str]:
 
 def fails(words: list[str], message: str, *more: str) -> str:
     """Check that the command fails in one line and leaves no files; return the line."""
-    with pytest.raises(UserError) as error:
-        criteo.main([*words, *more])
-    assert message in str(error.value) and "\n" not in str(error.value), error.value
+    with refused(message) as error:
+        do(criteo, *words, *more)
     assert not Path(words[words.index("--dst") + 1]).exists()
     return str(error.value)
 
@@ -121,7 +122,7 @@ def test_invalid_flags_are_rejected(words, flags, message):
 
 
 def test_spark_flags_without_spark_give_warnings(words, capsys):
-    assert criteo.main([*words, "--engine", "polars"]) == 0
+    assert do(criteo, *words, "--engine", "polars") == 0
     said = capsys.readouterr().err.splitlines()
     flags = ("spark_master", "spark_conf")
     assert said == [f"preproc.criteo: warning: --{flag} has no effect without --engine spark" for flag in flags]

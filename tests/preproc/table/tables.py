@@ -7,9 +7,11 @@ import polars as pl
 import yaml
 
 from dataloading.contract import check_quick
-from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from preproc.table import command as table
+from tests.helpers.commands import do
+from tests.helpers.datasets import spec_in
+from tests.helpers.folders import write
 
 
 class Made:
@@ -17,7 +19,7 @@ class Made:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+        self.spec = spec_in(folder)
         self.metadata = self.spec.metadata
 
     def __getitem__(self, split: str) -> dict[str, list]:
@@ -44,12 +46,6 @@ class Made:
         return [value for value, _, _ in self.vocabulary(feature)]
 
 
-def write(path: Path, content: str | bytes) -> Path:
-    """Write a file with this content; return its path."""
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
-
 def make(folder: Path, train: Any, test: Any, *flags: Any, config: dict | None = None, dst: str = "out") -> Made:
     """Write the contents that are no paths to files, run the command in this process, read the dataset."""
     paths = {}
@@ -60,5 +56,5 @@ def make(folder: Path, train: Any, test: Any, *flags: Any, config: dict | None =
     if config is not None:
         (folder / "columns.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         arguments += ["--config", folder / "columns.yaml"]
-    assert table.main([str(word) for word in (*arguments, "--dst", folder / dst, *flags)]) == 0
+    assert do(table, *arguments, "--dst", folder / dst, *flags) == 0
     return Made(folder / dst)

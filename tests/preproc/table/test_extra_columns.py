@@ -5,12 +5,14 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preproc.table import command as table
-from tests.preproc.spark.spark_cluster import LOCAL, needs_spark, tree
-from tests.preproc.table.tables import make, write
+from tests.helpers.commands import do
+from tests.helpers.folders import tree, write
+from tests.preproc.spark.spark_cluster import LOCAL, needs_spark
+from tests.preproc.table.tables import make
 
 USERS = "user,age,city\nu1,20,Rome\nu2,,Oslo\nu3,40,\n"
 ITEMS = "1::The first::1::0::1\n2::The second::0::0::0\n3::Third::0::1::0\n"
@@ -157,18 +159,33 @@ cells = st.sampled_from(["", "x", "y", "7", "z z"])
 bits = st.sampled_from(["", "0", "1", "true", "False"])
 
 
-@needs_spark
-@pytest.mark.usefixtures("one_spark")
-@given(
+joined = given(
     events=st.lists(st.tuples(keys, st.sampled_from("01"), bits, bits), min_size=4, max_size=30),
     side=st.dictionaries(keys.map(str.strip), st.tuples(cells, bits), min_size=1),
     as_json=st.booleans(),
     block=st.sampled_from([40, 100_000]),
 )
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_join_by_the_command_equals_a_join_before_it(tmp_path_factory, capsys, events, side, as_json, block):
-    """The dataset of --join and --list is that of rows to which Python added the columns, on one machine and on Spark, to the byte."""
-    folder = tmp_path_factory.mktemp("joined")
+
+
+@joined
+@settings(max_examples=20)
+def test_join_by_the_command_equals_a_join_before_it(tmp_path_factory, events, side, as_json, block):
+    """The dataset of --join and --list is that of rows to which Python added the columns, to the byte."""
+    found = datasets(tmp_path_factory.mktemp("joined"), ("before", "polars"), events, side, as_json, block)
+    assert found["polars"] == found["before"]
+
+
+@needs_spark
+@pytest.mark.usefixtures("one_spark")
+@joined
+@settings(max_examples=5)
+def test_join_on_spark_equals_that_of_one_machine(tmp_path_factory, events, side, as_json, block):
+    found = datasets(tmp_path_factory.mktemp("joined"), ("polars", "spark"), events, side, as_json, block)
+    assert found["spark"] == found["polars"]
+
+
+def datasets(folder: Path, ways: tuple[str, ...], events: list, side: dict, as_json: bool, block: int) -> dict[str, dict[str, bytes]]:
+    """Return the files of the datasets that are made of joined rows ("before"), or by the flags on an engine; none where a split has no row."""
     if as_json:
         write(folder / "side.jsonl", "".join(json.dumps({"id": key, "c": cell, "h_side": bit}) + "\n" for key, (cell, bit) in side.items()))
     else:
@@ -187,13 +204,12 @@ def test_join_by_the_command_equals_a_join_before_it(tmp_path_factory, capsys, e
     added = ["--train", str(folder / "t.csv"), "--join", f"{side_table}:k=id", "--list", "h=h_*"]
     runs = {"before": ["--train", str(folder / "joined.csv")], "polars": added, "spark": [*added, *LOCAL]}
     found = {}
-    for name, words in runs.items():
+    for name in ways:
         try:
-            table.main([*words, *common, "--dst", str(folder / name)])
+            do(table, *runs[name], *common, "--dst", folder / name)
         except table.DatasetError as error:  # no row for a split
             assert "split holds no rows" in str(error)
             found[name] = {}
         else:
             found[name] = {path: content for path, content in tree(folder / name).items() if "feature_spec" not in path}
-    capsys.readouterr()
-    assert found["polars"] == found["before"] and found["spark"] == found["polars"]
+    return found

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from dataloading.features import DatasetError
 from preproc.table import command as table
 from run.raw_inputs import TableInputs
+from tests.helpers.commands import do
 from tests.preproc.table.tables import Made
 from training.features import ModelFeatures
 
@@ -128,7 +129,7 @@ FILES = {
 
 
 def command(*words) -> None:
-    table.main([str(word) for word in words])
+    do(table, *words)
 
 
 def ids_of(made: Made, split: str) -> dict[str, list]:

@@ -3,7 +3,6 @@
 import contextlib
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 
 from preproc.table import command as table
 from tests.children import child, found, wait_for
-from tests.preproc.table.tables import write
+from tests.helpers.commands import do, help_of, run_limited
+from tests.helpers.folders import write
 
-ROOT = Path(__file__).parents[3]
 ROW = "user,1.5,a|b,1\n"
 
 
@@ -48,24 +47,20 @@ def test_next_run_removes_the_files_of_a_killed_run(tmp_path, capsys):
         process.kill()
         process.wait()
     (left,) = (tmp_path / "out").iterdir()
-    table.main(flags(tmp_path, 50))
+    do(table, *flags(tmp_path, 50))
     assert f"{left}: left by a run that was killed; removed\n" in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["columns.yaml", "feature_spec.yaml", "test", "train", "vocabulary"]
 
 
 @pytest.mark.parametrize("blocks", [2, 40])
 def test_file_size_limit_is_a_one_line_error_with_the_path(tmp_path, blocks):
-    words = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", sys.executable, "-m", "preproc.table", *flags(tmp_path, 4000)]
-    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    result = run_limited(f"ulimit -f {blocks}", "-m", "preproc.table", *flags(tmp_path, 4000))
     assert result.returncode == 1
     assert re.fullmatch(rf"preproc.table: error: {tmp_path}/out/\.\S+: File too large", result.stderr.splitlines()[-1])
     assert not (tmp_path / "out").exists()
 
 
 def test_help_names_the_flags_and_loads_no_tensorflow():
-    result = subprocess.run([sys.executable, "-m", "preproc.table", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert result.returncode == 0 and result.stderr == ""
+    said = help_of("preproc.table")
     for flag in ("train", "config", "label", "split_by", "vocabulary", "extend_vocabulary", "keep", "time_format", "bad_lines"):
-        assert f"--{flag}" in result.stdout
-    code = "import preproc.table, sys; assert not {'tensorflow', 'horovod', 'model'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=240)
+        assert f"--{flag}" in said

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +18,11 @@ from dataloading.features import DatasetError
 from dataloading.id_weights import ids_and_weights
 from preproc.table import command as table
 from run.raw_inputs import TableInputs
-from tests.preproc.spark.spark_cluster import tree
-from tests.preproc.table.tables import Made, make, write
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml
+from tests.helpers.errors import refused
+from tests.helpers.folders import tree, write
+from tests.preproc.table.tables import Made, make
 from training.features import ModelFeatures
 from utils.errors import UserError
 
@@ -58,8 +60,8 @@ def test_each_id_has_its_weight(tmp_path, capsys):
     assert (tags.weights, tags.hotness, tags.pooling) == (True, 3, "sum") and (s.name, s.weights) == ("s", False)
     assert made.metadata["transforms"]["tags"] == {"kind": "list", "column": "tags", "max_hotness": 3, "weights": "w", "values": "text"}
     assert (made.folder / "train/tags.weights.bin").stat().st_size == 4 * 3 * 4
-    assert yaml.safe_load((made.folder / "columns.yaml").read_text())["features"]["tags"] == {"kind": "list", "weights": "w"}
-    assert validate.main(["--dataset_path", str(made.folder)]) == 0
+    assert read_yaml(made.folder / "columns.yaml")["features"]["tags"] == {"kind": "list", "weights": "w"}
+    assert do(validate, "--dataset_path", made.folder) == 0
 
 
 def test_ids_and_vocabularies_are_those_without_weights(tmp_path):
@@ -201,7 +203,7 @@ def test_later_rows_and_rows_without_a_label_have_weights_too(tmp_path):
     today = write(tmp_path / "today.csv", "tags,w,s\nc|a,2|9,x\n,,y\n")
     old = make(tmp_path, TRAIN, TEST, *FLAGS, "--data", today, dst="old")
     assert pairs(old, "new") == [[(3, 2), (1, 9)], []]
-    assert table.main(["--mode", "encode", "--data", str(today), "--vocabulary", str(old.folder), "--dst", str(tmp_path / "rows")]) == 0
+    assert do(table, "--mode", "encode", "--data", today, "--vocabulary", old.folder, "--dst", tmp_path / "rows") == 0
     assert Made(tmp_path / "rows")["new"] == old["new"]
     later = make(tmp_path, "y,tags,w,s\n1,d|a,5|6,x\n", TEST, "--vocabulary", old.folder, "--extend_vocabulary", dst="later")
     assert later.values("tags") == ["a", "b", "c", "d"] and pairs(later, "train") == [[(4, 5), (1, 6)]]
@@ -220,9 +222,9 @@ def test_columns_yaml_and_an_interrupted_run_give_the_same_dataset(tmp_path, mon
     words = ["--train", str(tmp_path / "out-train.csv"), "--dst", str(tmp_path / "ended"), *flags, "--resume"]
     monkeypatch.setattr(table, "unknown_lines", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        table.main(words)
+        do(table, *words)
     monkeypatch.undo()
-    assert table.main(words) == 0 and tree(tmp_path / "ended") == whole
+    assert do(table, *words) == 0 and tree(tmp_path / "ended") == whole
 
 
 # Faults -----------------------------------------------------------------------------------------------------------------
@@ -333,6 +335,5 @@ def test_a_malformed_flag_is_refused(tmp_path, text):
     ],
 )
 def test_an_invalid_configuration_is_refused(tmp_path, features, message):
-    with pytest.raises(DatasetError) as error:
+    with refused(message, DatasetError):
         make(tmp_path, TRAIN, TEST, config={"label": "y", "features": features})
-    assert message in str(error.value) and "\n" not in str(error.value)

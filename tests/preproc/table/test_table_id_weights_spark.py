@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from preproc.table import command as table
 from preproc.table import on_spark as table_spark
-from tests.preproc.spark.spark_cluster import LOCAL, needs_spark, tree
-from utils.errors import UserError
+from tests.helpers.commands import do
+from tests.preproc.spark.spark_cluster import needs_spark, on_both
 
 pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
 FEATURES = {
@@ -60,18 +60,6 @@ def files(tmp_path_factory):
     return folder
 
 
-def same(folder, words, capsys) -> dict[str, bytes]:
-    """Run both engines, check that their files and messages are the same; return the files."""
-    said = []
-    for name, engine in (("polars", ()), ("spark", LOCAL)):
-        assert table.main([*map(str, words), "--dst", str(folder / name), *engine]) == 0
-        said.append(capsys.readouterr().err)
-    assert said[0] == said[1]
-    found = tree(folder / "polars")
-    assert tree(folder / "spark") == found
-    return found
-
-
 @pytest.mark.parametrize(
     "flags",
     [("--split_key", "item", "--valid_fraction", 0.2, "--negative_rate", 0.4), ("--seed", 3)],
@@ -80,7 +68,7 @@ def same(folder, words, capsys) -> dict[str, bytes]:
 def test_both_engines_write_the_same_weights(files, tmp_path, capsys, flags, monkeypatch):
     monkeypatch.setattr(table_spark, "TABLE_TEXTS", 20)  # vocabularies are searched in files
     train = ["--train", *(files / name for name in ("a.csv", "b.jsonl", "c")), "--config", files / "columns.yaml", "--block_bytes", 12_000]
-    found = same(tmp_path, [*train, "--test_fraction", 0.2, "--data", files / "test.csv", *flags], capsys)
+    _, found = on_both(table, tmp_path, [*train, "--test_fraction", 0.2, "--data", files / "test.csv", *flags], capsys)
     hotness = yaml.safe_load(found["feature_spec.yaml"])["feature_spec"]["tags"]["hotness"]
     for split in ("train", "test", "new"):
         count = len(found[f"{split}/item.bin"])
@@ -90,9 +78,10 @@ def test_both_engines_write_the_same_weights(files, tmp_path, capsys, flags, mon
 
 def test_later_rows_with_the_vocabularies_of_an_older_dataset(files, tmp_path, capsys):
     old = ["--train", files / "test.csv", "--test_fraction", 0.1, "--config", files / "columns.yaml", "--dst", tmp_path / "old"]
-    assert table.main([*map(str, old)]) == 0
+    assert do(table, *old) == 0
     capsys.readouterr()
-    same(tmp_path, ["--train", files / "c", "--test", files / "b.jsonl", "--vocabulary", tmp_path / "old", "--extend_vocabulary"], capsys)
+    words = ["--train", files / "c", "--test", files / "b.jsonl", "--vocabulary", tmp_path / "old", "--extend_vocabulary"]
+    assert on_both(table, tmp_path, words, capsys)[1]
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -110,13 +99,4 @@ def test_random_rows_give_the_same_files_or_the_same_line(tmp_path_factory, caps
     (folder / "train.csv").write_text("y,tags,w\n1,a|b,1|2\n" + "".join(f"{i % 2},{values},{weights}\n" for i, (values, weights) in enumerate(drawn)))
     (folder / "test.csv").write_text("y,tags,w\n0,b,1\n1,,\n")
     words = ["--train", folder / "train.csv", "--test", folder / "test.csv", "--label", "y", "--id_weights", "tags=w", "--bad_lines", bad_lines]
-    said = []
-    for name, engine in (("polars", ()), ("spark", LOCAL)):
-        try:
-            table.main([*map(str, words), "--block_bytes", str(block_bytes), "--dst", str(folder / name), *engine])
-            said.append(capsys.readouterr().err)
-        except UserError as error:
-            said.append(str(error))
-    assert said[0] == said[1]
-    assert (folder / "polars").exists() == (folder / "spark").exists()
-    assert not (folder / "polars").exists() or tree(folder / "polars") == tree(folder / "spark")
+    on_both(table, folder, [*words, "--block_bytes", block_bytes], capsys)

@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from preproc.table import command as table
-from tests.preproc.table.tables import Made, write
+from tests.helpers.folders import write
+from tests.preproc.table.tables import Made
 
 ROWS = "s,n,y\n" + "".join(f"v{i % 7},{i}.5,{i % 2}\n" for i in range(60))
 

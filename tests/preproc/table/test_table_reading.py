@@ -11,7 +11,9 @@ import zstandard
 from dataloading.features import DatasetError
 from preproc.reading.text_blocks import TextForm, text_blocks
 from preproc.table import command as table
-from tests.preproc.table.tables import Made, make, write
+from tests.helpers.commands import do
+from tests.helpers.folders import write
+from tests.preproc.table.tables import Made, make
 
 ROWS = [
     ("x", "1.5", "a|b", "1"),
@@ -111,7 +113,7 @@ def test_value_has_one_text_in_every_type(tmp_path):
         frame = pl.DataFrame({"y": [1, 0], "k": pl.Series([7, None], dtype=pl.Int64).cast(kind)})
         frame.write_parquet(tmp_path / "all" / f"{i}.parquet")
     frame.write_parquet(tmp_path / "test.parquet")
-    table.main([str(word) for word in ("--train", tmp_path / "all", "--test", tmp_path / "test.parquet", "--dst", tmp_path / "out", *KEYED)])
+    do(table, "--train", tmp_path / "all", "--test", tmp_path / "test.parquet", "--dst", tmp_path / "out", *KEYED)
     made = Made(tmp_path / "out")
     assert made.vocabulary("k") == [("7", 1, len(kinds))]
     assert made["train"]["k"] == [1, 0] * len(kinds)
@@ -123,7 +125,7 @@ def test_files_folders_and_globs_in_the_given_order(tmp_path):
         write(tmp_path / name, f"s,y\n{name},1\n")
     (tmp_path / "b" / "_SUCCESS").touch()
     given = [tmp_path / "c_*.csv", tmp_path / "b", tmp_path / "a.csv"]
-    table.main([str(word) for word in ("--train", *given, "--test", tmp_path / "a.csv", "--dst", tmp_path / "o", "--label", "y", "--keep", "s")])
+    do(table, "--train", *given, "--test", tmp_path / "a.csv", "--dst", tmp_path / "o", "--label", "y", "--keep", "s")
     assert pl.read_parquet(tmp_path / "o" / "train" / "keys.parquet")["s"].to_list() == ["c_1.csv", "c_2.csv", "b/1.csv", "b/2.csv", "a.csv"]
 
 

@@ -15,7 +15,9 @@ from preproc.spark import dictionaries as spark_dictionaries
 from preproc.table import command as table
 from preproc.table import on_spark as table_spark
 from preproc.table.fit import Moments
-from tests.preproc.spark.spark_cluster import LOCAL, needs_spark, tree
+from tests.helpers.commands import do
+from tests.helpers.folders import tree
+from tests.preproc.spark.spark_cluster import LOCAL, needs_spark, on_both
 from utils.errors import UserError
 
 pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
@@ -82,16 +84,11 @@ def files(tmp_path_factory) -> Path:
     return folder
 
 
-def same(folder: Path, arguments: list, capsys, engine=LOCAL) -> dict[str, bytes]:
+def same(folder: Path, arguments: list, capsys) -> dict[str, bytes]:
     """Run both engines, check that their files and messages are the same; return the files."""
-    words = list(map(str, arguments))
-    assert table.main([*words, "--dst", str(folder / "polars")]) == 0
-    said = capsys.readouterr().err
-    assert table.main([*words, "--dst", str(folder / "spark"), *engine]) == 0
-    assert capsys.readouterr().err == said
-    expected = tree(folder / "polars")
-    assert expected and tree(folder / "spark") == expected
-    return expected
+    found = on_both(table, folder, arguments, capsys)[1]
+    assert found
+    return found
 
 
 def every(files: Path, *more: object) -> list:
@@ -136,9 +133,7 @@ def test_dictionaries_by_sql_and_a_staging_folder(files, tmp_path, capsys, by_sq
 
 def test_the_ids_of_another_dataset(files, tmp_path, capsys, request):
     known = tmp_path / "known"
-    assert (
-        table.main(list(map(str, ["--train", files / "test.csv", "--test_fraction", 0.1, "--config", files / "columns.yaml", "--dst", known]))) == 0
-    )
+    assert do(table, "--train", files / "test.csv", "--test_fraction", 0.1, "--config", files / "columns.yaml", "--dst", known) == 0
     for name in ("frozen", "extended"):
         (tmp_path / name).mkdir()
     capsys.readouterr()
@@ -146,7 +141,7 @@ def test_the_ids_of_another_dataset(files, tmp_path, capsys, request):
     more = ["--train", files / "d.jsonl", "--test", files / "e.parquet", "--vocabulary", known, "--extend_vocabulary", "--block_bytes", 5000]
     expected = same(tmp_path / "extended", more, capsys)
     request.getfixturevalue("by_sql")
-    assert table.main([*map(str, more), "--dst", str(tmp_path / "sql"), *LOCAL]) == 0
+    assert do(table, *more, "--dst", tmp_path / "sql", *LOCAL) == 0
     assert tree(tmp_path / "sql") == expected
 
 
@@ -203,15 +198,7 @@ def test_random_tables(tmp_path_factory, capsys, found, block_bytes, fraction, t
     (folder / "columns.yaml").write_text(yaml.safe_dump({"label": "y", "features": features}, sort_keys=False))
     words = ["--train", folder / "train.csv", "--config", folder / "columns.yaml", "--bad_lines", "skip", "--block_bytes", block_bytes, "--keep", "s"]
     words += ["--test_fraction", fraction] if fraction else ["--test", folder / "test.csv"]
-    outcomes = []
-    for name, engine in (("polars", ()), ("spark", LOCAL)):
-        try:
-            outcomes.append(table.main([*map(str, words), "--dst", str(folder / name), *engine]))
-        except UserError as error:
-            outcomes.append(str(error))
-        outcomes.append(capsys.readouterr().err)
-    assert outcomes[:2] == outcomes[2:]
-    assert not (folder / "polars").exists() or tree(folder / "spark") == tree(folder / "polars")
+    on_both(table, folder, words, capsys)
 
 
 def test_moments_of_parts_equal_those_of_all_rows():
@@ -228,20 +215,8 @@ def test_moments_of_parts_equal_those_of_all_rows():
 # Errors ------------------------------------------------------------------------------------------------------------------
 
 
-def fails(folder: Path, arguments: list, message: str) -> None:
-    """Check that both engines fail with this line and leave no files."""
-    said = []
-    for engine in ((), LOCAL):
-        with pytest.raises(UserError) as error:
-            table.main([*map(str, arguments), "--dst", str(folder / "out"), *engine])
-        assert not (folder / "out").exists()
-        said.append(str(error.value))
-    assert message in said[0] and "\n" not in said[0]
-    assert said[0] == said[1]
-
-
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "values", "type", "no rows", "too large", "no such column"])
-def test_first_error_is_the_same_as_with_polars(files, tmp_path, kind):
+def test_first_error_is_the_same_as_with_polars(files, tmp_path, capsys, kind):
     lines = csv(rows(600, 9)).splitlines()
     path, config = tmp_path / "table", {"label": "rating >= 3", "features": FEATURES}
     message, more = "", ["--test", files / "test.csv"]
@@ -271,7 +246,8 @@ def test_first_error_is_the_same_as_with_polars(files, tmp_path, kind):
         message = f"{path}: has no column other; it has user"
     path.write_text("\n".join(lines) + "\n")
     (tmp_path / "columns.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    fails(tmp_path, ["--train", path, "--config", tmp_path / "columns.yaml", "--block_bytes", 4000, *more], message)
+    said, found = on_both(table, tmp_path, ["--train", path, "--config", tmp_path / "columns.yaml", "--block_bytes", 4000, *more], capsys)
+    assert message in said and not found
 
 
 def test_resume_is_refused(tmp_path):
@@ -279,7 +255,7 @@ def test_resume_is_refused(tmp_path):
     words = list(map(str, ["--train", tmp_path / "t.csv", "--test_fraction", 0.5, "--label", "y", "--dst", tmp_path / "out", "--resume"]))
     for flags, why in ((LOCAL, "--engine spark: Spark itself repeats lost"), (("--staging", str(tmp_path)), "--staging: a resumed run continues")):
         with pytest.raises(UserError, match=f"--resume and {why}"):
-            table.main([*words, *flags])
+            do(table, *words, *flags)
 
 
 def test_typed_and_text_values_have_one_text_and_unknown_ones_give_warnings(tmp_path, capsys):
@@ -305,7 +281,7 @@ def test_typed_and_text_values_have_one_text_and_unknown_ones_give_warnings(tmp_
     assert [transforms[name]["values"] for name in ("shop", "member", "at", "tags")] == ["float", "boolean", "datetime", "integer"]
     assert [part["values"] for part in transforms["pair"]["parts"]] == ["float", "boolean"]
     assert found["train/shop.bin"][:300] == found["train/shop.bin"][300:] and found["train/at.bin"][:600] == found["train/at.bin"][600:]
-    table.main([*map(str, train), "--dst", str(tmp_path / "again"), "--block_bytes", "2000"])
+    do(table, *train, "--dst", tmp_path / "again", "--block_bytes", "2000")
     said = capsys.readouterr().err
     assert "test split, feature shop: 300 of 300 values are unknown (100.0%; in training: 0.0%), the most frequent: 'none' (300)" in said
     assert "feature at: 300 of 300 values are unknown" in said and "'2024-03-10 10:30:00' (300)" in said
@@ -315,9 +291,5 @@ def test_column_of_mixed_kinds_is_the_same_error(tmp_path, capsys):
     for name, values in (("a", [1, 2]), ("b", ["x", "y"])):
         pl.DataFrame({"k": values, "y": [0, 1]}).write_parquet(tmp_path / f"{name}.parquet")
     words = ["--train", *(tmp_path / f"{name}.parquet" for name in "ab"), "--test", tmp_path / "a.parquet", "--label", "y", "--categorical", "k"]
-    said = []
-    for engine in ((), LOCAL):
-        with pytest.raises(UserError) as raised:
-            table.main([*map(str, words), "--dst", str(tmp_path / "out"), *engine])
-        said.append(str(raised.value))
-    assert said[0] == said[1] and "feature k: column k holds whole numbers and other texts" in said[0]
+    said, found = on_both(table, tmp_path, words, capsys)
+    assert "feature k: column k holds whole numbers and other texts" in said and not found

@@ -6,7 +6,10 @@ import yaml
 
 from dataloading.features import DatasetError
 from preproc.table import command as table
-from tests.preproc.table.tables import Made, make, write
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml
+from tests.helpers.folders import write
+from tests.preproc.table.tables import Made, make
 from utils.errors import UserError
 
 HEAD = "s,t,part,y\n"
@@ -129,12 +132,12 @@ def test_extension_keeps_thresholds_and_caps(tmp_path):
 def test_rows_without_a_label(tmp_path, old):
     rows = write(tmp_path / "rows.csv", "tags,extra,g,n,s\nx,?,9,3,b\n,?,8,,zz\n")
     flags = ("--mode", "encode", "--data", rows, "--vocabulary", old.folder, "--keep", "extra,s", "--dst", tmp_path / "rows")
-    assert table.main([str(word) for word in flags]) == 0
+    assert do(table, *flags) == 0
     made = Made(tmp_path / "rows")
     assert made["new"] == {"s": [2, 0], "tags": [[1, -1], [-1, -1]], "n": [0, 0], "group": [9, 8]}
     assert not made.spec.labelled("new")
     assert pl.read_parquet(tmp_path / "rows" / "new" / "keys.parquet").to_dicts() == [{"extra": "?", "s": "b"}, {"extra": "?", "s": "zz"}]
-    assert made.metadata["label"] == "y" and yaml.safe_load((made.folder / "columns.yaml").read_text())["label"] == "y"
+    assert made.metadata["label"] == "y" and read_yaml(made.folder / "columns.yaml")["label"] == "y"
 
 
 def test_rows_without_a_label_beside_those_that_have_one(tmp_path):
@@ -196,7 +199,7 @@ def test_invalid_flags_are_rejected(tmp_path, flags, message):
     path = write(tmp_path / "t.csv", rows(range(6)))
     words = [{"T": str(path), "D": str(tmp_path / "nowhere")}.get(word, word) for word in flags]
     with pytest.raises(UserError, match=message) as raised:
-        table.main([*words, "--dst", str(tmp_path / "out")])
+        do(table, *words, "--dst", tmp_path / "out")
     assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()
 
 
@@ -218,7 +221,7 @@ def test_unusable_vocabulary_is_rejected(tmp_path, old):
     path.write_bytes(b"damaged")
     with pytest.raises(DatasetError, match="cannot be read as a vocabulary"):
         make(tmp_path, NEW, NEW, "--vocabulary", old.folder, dst="new")
-    spec = yaml.safe_load((old.folder / "feature_spec.yaml").read_text())
+    spec = read_yaml(old.folder / "feature_spec.yaml")
     del spec["metadata"]["transforms"]
     (old.folder / "feature_spec.yaml").write_text(yaml.safe_dump(spec))
     with pytest.raises(DatasetError, match=r"has no metadata.transforms of preproc.table"):

@@ -11,8 +11,10 @@ import yaml
 from dataloading.features import DatasetError
 from preproc.table import command as table
 from run.raw_inputs import TableInputs
-from tests.preproc.spark.spark_cluster import tree
-from tests.preproc.table.tables import Made, make, write
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml
+from tests.helpers.folders import tree, write
+from tests.preproc.table.tables import Made, make
 from training.features import ModelFeatures
 from utils.errors import UserError
 
@@ -43,7 +45,7 @@ def test_a_value_becomes_an_id_or_a_number_by_the_recipe(tmp_path, capsys):
     recipe = made.metadata["transforms"]["height"]
     assert served(made) == {"position": 1, "device": 2, "height": float(np.float32((3.5 - recipe["mean"]) / recipe["std"]))}
     assert recipe["training_only"] == "3.5"
-    entries = yaml.safe_load((made.folder / "columns.yaml").read_text())["features"]
+    entries = read_yaml(made.folder / "columns.yaml")["features"]
     assert entries["device"] == {"kind": "categorical", "training_only": "tv"} and "training_only" not in entries["item"]
 
 
@@ -156,7 +158,7 @@ def test_the_config_states_values_and_the_flag_is_refused_beside_it(tmp_path):
 
 def later(folder, old: Made, *flags, dst="later") -> Made:
     """Make a dataset by the vocabularies and transforms of an older one."""
-    assert table.main([str(word) for word in ("--vocabulary", old.folder, "--dst", folder / dst, *flags)]) == 0
+    assert do(table, "--vocabulary", old.folder, "--dst", folder / dst, *flags) == 0
     return Made(folder / dst)
 
 
@@ -173,7 +175,7 @@ def test_a_later_dataset_keeps_the_values(tmp_path, capsys):
 def test_the_specification_counts_where_a_user_has_edited_it(tmp_path, capsys):
     old = make(tmp_path, TRAIN, TRAIN, *ONLY)
     path = old.folder / "feature_spec.yaml"
-    spec = yaml.safe_load(path.read_text())
+    spec = read_yaml(path)
     spec["feature_spec"]["device"]["training_only"]["serve"] = 1
     spec["feature_spec"]["item"]["training_only"] = {"serve": 3}
     del spec["feature_spec"]["position"]["training_only"]

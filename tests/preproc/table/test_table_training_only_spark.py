@@ -6,8 +6,7 @@ import pytest
 
 from preproc.table import command as table
 from preproc.table import on_spark as table_spark
-from tests.preproc.spark.spark_cluster import LOCAL, needs_spark, tree
-from utils.errors import UserError
+from tests.preproc.spark.spark_cluster import needs_spark, on_both
 
 pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
 ROWS = [{"y": i % 3 % 2, "position": 1 + i % 7, "device": f"d{i * i % 29}", "height": i / 4, "item": f"i{i % 11}"} for i in range(400)]
@@ -31,36 +30,21 @@ def files(tmp_path_factory):
     return folder
 
 
-def both(folder, words, capsys) -> list[str]:
-    """Run both engines; return what each said or its error."""
-    said = []
-    for name, engine in (("polars", ()), ("spark", LOCAL)):
-        try:
-            table.main([*map(str, words), "--dst", str(folder / name), *engine])
-            said.append(capsys.readouterr().err)
-        except UserError as error:
-            said.append(str(error))
-    return said
-
-
 def test_both_engines_write_the_same_files(files, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(table_spark, "TABLE_TEXTS", 8)  # vocabularies are searched in files
     train = ["--train", files / "train.csv", "--test_fraction", 0.2, *FLAGS, "--training_only", "position=3,device=d25,height=7.25"]
     data = ["--data", *(files / name for name in ("without.csv", "with.jsonl", "without.jsonl")), "--block_bytes", 900]
-    said = both(tmp_path, [*train, *data], capsys)
-    found = tree(tmp_path / "polars")
-    assert said[0] == said[1] and tree(tmp_path / "spark") == found
+    _, found = on_both(table, tmp_path, [*train, *data], capsys)
     new = found["new/position.bin"]
     assert new[:90] == new[240:] == bytes(90) and 0 not in new[90:240] and found["feature_spec.yaml"].count(b"serve:") == 3
     again = tmp_path / "again"
     again.mkdir()
     words = ["--train", files / "train.csv", "--test_fraction", 0.1, "--vocabulary", tmp_path / "spark", "--extend_vocabulary"]
-    said = both(again, words, capsys)
-    assert said[0] == said[1] and tree(again / "polars") == tree(again / "spark")
-    assert tree(again / "spark")["feature_spec.yaml"].count(b"serve:") == 3
+    assert on_both(table, again, words, capsys)[1]["feature_spec.yaml"].count(b"serve:") == 3
 
 
 @pytest.mark.parametrize("only", ["position=9", "device=x", "height=high", "item=", "y=1"])
 def test_errors_are_the_same(files, tmp_path, capsys, only):
-    said = both(tmp_path, ["--train", files / "train.csv", "--test_fraction", 0.2, *FLAGS, "--training_only", only], capsys)
-    assert said[0] == said[1] != "" and not (tmp_path / "polars").exists() and not (tmp_path / "spark").exists()
+    words = ["--train", files / "train.csv", "--test_fraction", 0.2, *FLAGS, "--training_only", only]
+    said, found = on_both(table, tmp_path, words, capsys)
+    assert said and not found

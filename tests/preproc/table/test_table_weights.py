@@ -6,13 +6,15 @@ import json
 import numpy as np
 import polars as pl
 import pytest
-import yaml
 
 from dataloading import validate
 from dataloading.features import DatasetError
 from preproc.table import command as table
-from tests.preproc.spark.spark_cluster import LOCAL, needs_spark, tree
-from tests.preproc.table.tables import Made, make, write
+from tests.helpers.commands import do
+from tests.helpers.datasets import read_yaml
+from tests.helpers.folders import tree, write
+from tests.preproc.spark.spark_cluster import needs_spark, on_both
+from tests.preproc.table.tables import Made, make
 from utils.errors import UserError
 
 TRAIN = "s,n,w,y\na,1,0,1\nb,2,2.5,0\na,3,0.1,1\n"
@@ -27,8 +29,8 @@ def test_the_column_becomes_the_weights_and_no_feature(tmp_path, capsys):
     assert made["train"]["weight"] == [0, 2.5, np.float32(0.1)] and made["test"]["weight"] == [np.float32(1e-3), np.float32(3e38)]
     assert (made.spec.weight, made.spec.dtypes["w"], list(made.metadata["transforms"])) == ("w", "float32", ["s", "n"])
     assert made.metadata["weight"] == "w" and made.metadata["train"]["rows_of_weight_0"] == 1
-    assert yaml.safe_load((made.folder / "columns.yaml").read_text())["weight"] == "w"
-    assert validate.main(["--dataset_path", str(made.folder)]) == 0
+    assert read_yaml(made.folder / "columns.yaml")["weight"] == "w"
+    assert do(validate, "--dataset_path", made.folder) == 0
 
 
 def test_without_the_flag_nothing_is_written_about_weights(tmp_path):
@@ -63,9 +65,9 @@ def test_rows_without_a_label_need_no_weight(tmp_path):
     made = make(tmp_path, TRAIN, TEST, *FLAGS, "--data", today)
     assert "weight" not in made["new"] and not (made.folder / "new/weight.bin").exists() and made["train"]["weight"][1] == 2.5
     assert "rows_of_weight_0" not in made.metadata["new"]
-    assert table.main(["--mode", "encode", "--data", str(today), "--vocabulary", str(made.folder), "--dst", str(tmp_path / "rows")]) == 0
+    assert do(table, "--mode", "encode", "--data", today, "--vocabulary", made.folder, "--dst", tmp_path / "rows") == 0
     assert Made(tmp_path / "rows")["new"] == made["new"]
-    assert validate.main(["--dataset_path", str(tmp_path / "rows")]) == 0
+    assert do(validate, "--dataset_path", tmp_path / "rows") == 0
 
 
 def test_a_dataset_made_with_weights_takes_them_from_later_rows(tmp_path):
@@ -211,27 +213,22 @@ def test_an_interrupted_run_continues_with_the_weights(tmp_path, monkeypatch):
     words = ["--train", str(tmp_path / "out-train.csv"), "--dst", str(tmp_path / "again"), *flags]
     monkeypatch.setattr(table, "statistics_of", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        table.main(words)
+        do(table, *words)
     monkeypatch.undo()
-    assert table.main(words) == 0 and tree(tmp_path / "again") == whole
+    assert do(table, *words) == 0 and tree(tmp_path / "again") == whole
 
 
 @pytest.mark.parametrize(("value", "fault"), [("-1", "'-1'"), ("", "nothing"), ("1e39", "'1e39'")])
 @pytest.mark.usefixtures("one_spark")
 @needs_spark
-def test_a_wrong_weight_is_the_same_line_on_spark(tmp_path, value, fault):
+def test_a_wrong_weight_is_the_same_line_on_spark(tmp_path, capsys, value, fault):
     lines = ["s,w,y", *(f"{'abc'[i % 3]},{i / 7},{i % 2}" for i in range(500))]
     lines[377] = f"a,{value},1"
     lines[450] = "a,-3,1"
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
-    words = ["--train", tmp_path / "t.csv", "--test_fraction", 0.2, *FLAGS, "--block_bytes", 700, "--dst", tmp_path / "out"]
-    said = []
-    for engine in ((), LOCAL):
-        with pytest.raises(UserError) as error:
-            table.main([*map(str, words), *engine])
-        said.append(str(error.value))
-        assert not (tmp_path / "out").exists()
-    assert said[0] == said[1] and f"t.csv, line 378, weight, column w: {fault}, expected a number" in said[0]
+    words = ["--train", tmp_path / "t.csv", "--test_fraction", 0.2, *FLAGS, "--block_bytes", 700]
+    said, found = on_both(table, tmp_path, words, capsys)
+    assert f"t.csv, line 378, weight, column w: {fault}, expected a number" in said and not found
 
 
 @pytest.mark.usefixtures("one_spark")
@@ -240,10 +237,6 @@ def test_both_engines_write_the_same_weights_and_say_the_same(tmp_path, capsys):
     lines = ["s,w,y", *(f"{'abc'[i % 3]},{['0', '1e-60', str(i / 7)][i % 3]},{i % 2}" for i in range(500))]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
     words = ["--train", tmp_path / "t.csv", "--test_fraction", 0.2, *FLAGS, "--block_bytes", 700]
-    said = []
-    for name, engine in (("polars", ()), ("spark", LOCAL)):
-        assert table.main([*map(str, words), "--dst", str(tmp_path / name), *engine]) == 0
-        said.append(capsys.readouterr().err)
-    assert said[0] == said[1] and "weights are too small for float32 and became 0" in said[0]
-    assert tree(tmp_path / "polars") == tree(tmp_path / "spark")
-    assert sum(len(tree(tmp_path / "spark")[f"{split}/weight.bin"]) for split in ("train", "test")) == 4 * 500
+    said, found = on_both(table, tmp_path, words, capsys)
+    assert "weights are too small for float32 and became 0" in said
+    assert sum(len(found[f"{split}/weight.bin"]) for split in ("train", "test")) == 4 * 500
