@@ -1,5 +1,6 @@
 """Set-up of TensorFlow, once for all tests, on the CPU and with few threads, so that tests that run at the same time slow each other little."""
 
+import functools
 import gc
 import os
 import random
@@ -31,11 +32,10 @@ settings.register_profile("repository", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=300)
 settings.load_profile("repository")
 
-# Files that run in one process, by the name of what they share: the fixture `trained` of tests/distributed/conftest.py, which in several processes
-# the first would make while the others wait; and the fixture `one_spark` of tests/preproc/conftest.py, whose start in each process takes seconds.
+# Files that run in one process, by the name of what they share, which several processes would make several times, or the first while the others wait:
+# the trainings of tests/distributed/conftest.py, and the models of tests/combinations; besides, one session of Spark (see `ByFile`).
 SHARED = dict.fromkeys(("test_equality.py", "test_traffic.py", "test_updates.py"), "trained")
-SPARK = ("test_criteo_spark.py", "test_two_steps.py", "test_outbrain_spark.py", "test_extra_columns.py", "test_table_spark.py")
-SHARED |= dict.fromkeys(SPARK, "spark")
+SHARED |= dict.fromkeys(("test_pairs.py", "test_combined_growth.py"), "combined")
 # Files that take minutes start first, so that none of them runs alone at the end.
 LONG = (
     "test_equality",
@@ -57,7 +57,12 @@ class ByFile(LoadFileScheduling):
 
     def _split_scope(self, nodeid):
         scope = super()._split_scope(nodeid)
-        return SHARED.get(Path(scope).name, scope)
+        return "spark" if self._on_spark(scope) else SHARED.get(Path(scope).name, scope)
+
+    @functools.cache  # noqa: B019 - lives as long as the run
+    def _on_spark(self, scope):
+        text = (self.config.rootpath / scope).read_text()
+        return "one_spark" in text and "Cluster" not in text
 
 
 def pytest_configure(config):

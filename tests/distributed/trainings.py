@@ -94,12 +94,10 @@ TRAININGS = {
     "mixed sgd one sum": _training("mixed", "sgd", *REGULARISED, slices=1, steps=6),
     "tables sgd of one column": _training("tables", "sgd", *CLIP, features=1, dim=1, steps=6),  # only one worker can hold a table of one column
 }
-# Models built as for a GPU, and the trainings they are compared with. Only one of them uses XLA, which is slow to compile.
-ON_GPU = {"sgd": ("--xla",), "adagrad": (), "adam": ()}
-LONG = tuple(f"mixed {optimizer} long" for optimizer in ON_GPU)
-TRAININGS |= {f"mixed {optimizer} long": _training("mixed", optimizer, slices=1, steps=30) for optimizer in ON_GPU}
+# A model built as for a GPU, and the training it is compared with; tests/training/test_gpu_branches.py has the other optimizers, on one worker.
 TRAININGS |= {
-    f"mixed {optimizer} on a GPU": _training("mixed", optimizer, *flags, slices=1, steps=30, gpu=True) for optimizer, flags in ON_GPU.items()
+    "mixed sgd long": _training("mixed", "sgd", slices=1, steps=30),
+    "mixed sgd on a GPU": _training("mixed", "sgd", "--xla", slices=1, steps=30, gpu=True),
 }
 # On two workers there is a training of every kind of model and option. Each further worker makes steps slower: on two processors, eight workers take
 # about a second for a step. So more workers run what their number changes: the order of sums, the exchange of gradients, workers without tables.
@@ -115,7 +113,7 @@ ON_FOUR = (
 )
 ON_TWO_AND_FOUR = ("mixed weights", "tables norm large")
 # References of other trainings, and models whose optimizers `updates.py` has on any number of workers.
-ON_ONE = (*LONG, "mixed norm one sum", "mixed lists one sum", "mixed adagrad on a GPU", "mixed adam on a GPU")
+ON_ONE = ("mixed sgd long", "mixed norm one sum", "mixed lists one sum")
 CHOSEN = {
     1: tuple(TRAININGS),
     2: tuple(name for name in TRAININGS if name in ON_TWO_AND_FOUR or name not in (*ON_ONE, *ON_FOUR)),

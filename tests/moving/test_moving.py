@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import run, run_here
+from tests.left_out import starts
 from tests.moving import data
 from tests.moving.tables import ROOT, rows
 
@@ -287,6 +288,8 @@ def program(tmp_path):
 
 def in_a_shell(words, folder):
     """Run a command in a child process, with the programs of this Python on the path."""
+    if "horovodrun" in words:
+        starts("workers")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return run(*words[1:], program=words[0], cwd=folder, env=environment)

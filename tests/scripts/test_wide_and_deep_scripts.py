@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runs import write_dataset
+from tests.left_out import starts
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ("training_full.sh", "training_benchmark.sh", "evaluating_benchmark.sh")
@@ -86,6 +87,7 @@ def test_usage_on_request(said, script):
 
 def test_two_workers_measure_training_on_the_cpu(tmp_path):
     """The command as its owner types it, on a machine without GPUs."""
+    starts("workers")
     data = write_dataset(tmp_path / "data", rows={"train": 700, "test": 300})
     small = "--deep_hidden_units 16 --embedding_dim 8 --global_batch_size 128 --benchmark_steps 6 --benchmark_warmup_steps 2".split()
     flags = ["--dataset_path", str(data), "--results_dir", str(tmp_path / "r"), *small]
