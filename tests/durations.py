@@ -1,6 +1,6 @@
 """The cost of each test, in seconds by the clock and of the processors, children included; every run keeps it in `.pytest_cache/d/durations.json`.
 
-    python tests/durations.py [FILE]    # the tests above 20 s, each with its reason (the mark `costly`), then the folders
+    python tests/durations.py [FILE [BEFORE]]    # the tests above 20 s, each with its reason (the mark `costly`), then the folders
 
 A fixture counts for the test that first asks for it. Processes that outlive their test, such as servers, are in the control group's sum only.
 """
@@ -97,26 +97,35 @@ class Durations:
             (Path(self._config.cache.mkdir(KEPT)).parent / f"{KEPT}.json").write_text(json.dumps(whole, indent=0))
 
 
-def table(kept: Mapping) -> Iterator[str]:
-    """Yield the lines of a run's table: the long tests with their reasons, the folders, the sums."""
-    tests = kept["tests"]
+def table(kept: Mapping, before: Mapping | None = None) -> Iterator[str]:
+    """Yield the lines of a run's table: the long tests with their reasons, the folders, the sums; beside them the folders of a run before."""
+    tests, runs = kept["tests"], [kept, *([before] if before else [])]
     for name, test in sorted(tests.items(), key=lambda pair: -max(pair[1]["wall_s"], pair[1]["cpu_s"])):
         if max(test["wall_s"], test["cpu_s"]) > LONG_S:
             yield f"{test['wall_s']:7.1f} s {test['cpu_s']:7.1f} CPU s  {name}: {test['why'] or 'NO REASON GIVEN'}"
+    yield "| folder |" + " tests | seconds | CPU seconds |" + " before: tests | seconds | CPU seconds |" * (len(runs) - 1)
+    yield "|---|" + "---:|---:|---:|" * len(runs)
+    sums = [_by_folder(run["tests"]) for run in runs]
+    for folder in sorted(set().union(*sums), key=lambda folder: -sums[-1][folder]["cpu_s"]):
+        yield f"| `{folder}` | {' | '.join(_figures(some[folder]) for some in sums)} |"
+    yield f"| all | {' | '.join(_figures(sum(some.values(), Counter())) for some in sums)} |"
+    for run in runs:
+        group = run["group_cpu_s"]
+        yield f"by the clock: {run['wall_s']:.0f} s; of the control group: {'unknown' if group is None else format(group, '.0f') + ' CPU s'}"
+
+
+def _by_folder(tests: Mapping[str, Mapping]) -> dict[str, Counter]:
     sums: dict[str, Counter] = defaultdict(Counter)
     for name, test in tests.items():
         folder = "/".join(name.split("::")[0].split("/")[:-1][:2])
         sums[folder].update(tests=1, wall_s=test["wall_s"], cpu_s=test["cpu_s"])
-    yield "| folder | tests | seconds | CPU seconds |"
-    yield "|---|---:|---:|---:|"
-    for folder, some in sorted(sums.items(), key=lambda pair: -pair[1]["cpu_s"]):
-        yield f"| `{folder}` | {some['tests']} | {some['wall_s']:.0f} | {some['cpu_s']:.0f} |"
-    total = sum(sums.values(), Counter())
-    yield f"| all | {total['tests']} | {total['wall_s']:.0f} | {total['cpu_s']:.0f} |"
-    group = kept["group_cpu_s"]
-    yield f"by the clock: {kept['wall_s']:.0f} s; of the control group: {'unknown' if group is None else format(group, '.0f') + ' CPU s'}"
+    return sums
+
+
+def _figures(sums: Counter) -> str:
+    return f"{sums['tests']} | {sums['wall_s']:.0f} | {sums['cpu_s']:.0f}"
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1] / ".pytest_cache/d/durations.json"
-    print("\n".join(table(json.loads(path.read_text()))))
+    paths = sys.argv[1:] or [Path(__file__).parents[1] / ".pytest_cache/d/durations.json"]
+    print("\n".join(table(*(json.loads(Path(path).read_text()) for path in paths[:2]))))

@@ -61,3 +61,15 @@ def test_table_has_long_tests_first_with_their_reasons():
         "| all | 3 | 31 | 55 |",
         "by the clock: 40 s; of the control group: 60 CPU s",
     ]
+    before = {"wall_s": 80.0, "group_cpu_s": None, "tests": tests | {"tests/d/test_four.py::test_w": {"wall_s": 1.0, "cpu_s": 70.0, "why": ""}}}
+    both = list(table({"wall_s": 40.0, "group_cpu_s": 60.0, "tests": tests}, before))
+    assert both[2:] == [
+        "| folder | tests | seconds | CPU seconds | before: tests | seconds | CPU seconds |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        "| `tests/d` | 0 | 0 | 0 | 1 | 1 | 70 |",
+        "| `tests/c` | 1 | 5 | 50 | 1 | 5 | 50 |",
+        "| `tests/a` | 2 | 26 | 5 | 2 | 26 | 5 |",
+        "| all | 3 | 31 | 55 | 4 | 32 | 125 |",
+        "by the clock: 40 s; of the control group: 60 CPU s",
+        "by the clock: 80 s; of the control group: unknown",
+    ]
