@@ -159,6 +159,7 @@ def read(in_turn, saved, dataset, unlabelled, grouped, damaged):
     return {workers: in_turn(workers, some) for workers, some in commands.items()}
 
 
+@pytest.mark.costly("trains on 1, 2 and 4 workers for the whole file, two of them by horovodrun")
 def test_synthetic_data_is_the_same_for_any_number_of_workers(saved):
     for workers, result in saved.items():
         assert len(result.losses) == TRAIN_BATCHES
@@ -169,6 +170,7 @@ def test_synthetic_data_is_the_same_for_any_number_of_workers(saved):
         assert result.final["validation_loss"] == pytest.approx(saved[1].final["validation_loss"], abs=1e-6)
 
 
+@pytest.mark.costly("evaluates and predicts on 1, 2 and 3 workers for the whole file")
 def test_checkpoints_evaluate_equally_on_any_number_of_workers(read):
     expected = read[1]["of_1"].final
     assert expected["samples"] == ROWS["test"]

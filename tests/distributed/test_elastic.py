@@ -131,6 +131,7 @@ def test_too_few_hosts_have_the_code(stub, odd):
     ]
 
 
+@pytest.mark.costly("waits until the joining host has been looked at")
 def test_joining_host_with_other_code_does_not_interrupt_training(stub, odd, tmp_path):
     """The workers are asked to stop when the new host's code becomes the same, and not before."""
     hosts = tmp_path / "hosts"
@@ -271,6 +272,7 @@ def contents(path):
     return {name: checkpoint.read(name) for name in checkpoint.names("")}
 
 
+@pytest.mark.costly("three starts of real workers by scripts/elastic")
 @pytest.mark.parametrize(("program", "flags"), [("dlrm.py", training), ("main.py", wide_and_deep)])
 def test_a_lost_worker_and_its_slot_change_no_bit_of_the_result(data, tmp_path, program, flags):
     hosts = tmp_path / "hosts"
@@ -307,6 +309,7 @@ def test_user_error_is_not_retried(data, tmp_path):
     assert said(result)[1:] == ["the workers ended with code 1, and would fail again: no restart"]
 
 
+@pytest.mark.costly("two starts of real workers by scripts/elastic")
 def test_more_hosts_join_and_sigterm_ends_with_a_checkpoint(data, tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost:1\n")

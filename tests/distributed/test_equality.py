@@ -38,6 +38,7 @@ def tolerance(training):
     return 2e-3 if "--amp" in training.flags else 1e-5
 
 
+@pytest.mark.costly("the first of the file trains all small models on one number of workers, and tracing takes most of it")
 def test_initial_values_are_equal_bit_by_bit(case):
     found, expected, _, _ = case
     assert found.before.keys() == expected.before.keys()

@@ -39,6 +39,7 @@ def training(tmp_path):
     return folder, ("--dataset_path", folder, *FLAGS, "--epochs", "100000", "--print_freq", "10", "--log_path", tmp_path / "log.json")
 
 
+@pytest.mark.costly("two workers are started as users do, and end by a fault")
 def test_an_id_out_of_range_in_one_workers_file_names_that_worker(training):
     folder, flags = training
     ids = np.fromfile(folder / "train/cat_1.bin", np.int16)  # ids of the second table, which only worker 1 reads
@@ -49,6 +50,7 @@ def test_an_id_out_of_range_in_one_workers_file_names_that_worker(training):
     assert "feature cat_1, row 4000: id 200 is not in [0, 200)" in result.errors[0]
 
 
+@pytest.mark.costly("two workers are started as users do, and end by a fault")
 def test_file_truncated_during_the_run_names_its_worker(training):
     folder, flags = training
     result = run(*flags, during=after_some_steps(lambda running: os.truncate(folder / "train/cat_1.bin", 200)))
@@ -56,6 +58,7 @@ def test_file_truncated_during_the_run_names_its_worker(training):
     assert result.errors[0].startswith("dlrm.py: error: worker 1: ") and "cut short after this run started" in result.errors[0]
 
 
+@pytest.mark.costly("two workers are started as users do, and end by a fault")
 def test_a_killed_worker_ends_the_job(training):
     _, flags = training
     result = run(*flags, during=after_some_steps(lambda running: os.kill(running.worker(1), signal.SIGKILL)), horovodrun=True)
@@ -77,6 +80,7 @@ def test_batch_size_that_workers_cannot_share_is_reported_once_with_the_nearest_
     assert result.errors == ["dlrm.py: error: --batch_size 47: 2 workers cannot share it evenly; the nearest sizes that work: 46 and 48"]
 
 
+@pytest.mark.costly("two workers are started as users do, and end by a fault")
 def test_out_of_memory_names_the_worker(tmp_path):
     """A table of 102 GB exceeds a limit of 40 GB of address space; --worker_memory_gb overrides the check that would refuse the table before."""
     table = ("--synthetic_dataset_cardinalities", "200000000,10", "--embedding_dim", "128", "--column_slice_threshold", "100000000000")

@@ -57,6 +57,7 @@ def training(data, tmp_path):
     return run
 
 
+@pytest.mark.costly("workers are started as users do, and lose their launcher")
 @pytest.mark.skipif(not SHELL_WAITS, reason="horovodrun becomes mpirun here")
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_save_and_end_when_horovodrun_is_gone(training, signum):
@@ -69,6 +70,7 @@ def test_workers_save_and_end_when_horovodrun_is_gone(training, signum):
     )
 
 
+@pytest.mark.costly("workers are started as users do, and lose their launcher")
 def test_workers_save_when_mpirun_is_gone(training):
     """Workers save although Open MPI would end them a second after mpirun, and nothing reads their output any more."""
 
@@ -79,6 +81,7 @@ def test_workers_save_when_mpirun_is_gone(training):
     assert step >= 50
 
 
+@pytest.mark.costly("workers are started as users do, and lose their launcher")
 def test_workers_save_when_the_horovodrun_of_gloo_is_gone(training):
     """Workers save although horovodrun's helper processes end them five seconds later."""
     _, _, step = training(signal.SIGKILL, launcher=("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2"))

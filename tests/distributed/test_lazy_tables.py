@@ -65,6 +65,7 @@ def trained(datasets, tmp_path_factory):
     return folder
 
 
+@pytest.mark.costly("the first of the file runs all its trainings")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.folder)
 def test_training_ends_with_the_bits_of_tables_in_memory(trained, case):
     check(trained, case)

@@ -132,6 +132,7 @@ def by_hand(weights, split):
     return logits
 
 
+@pytest.mark.costly("the first of the file trains on one worker and on two, in programs of its own")
 @pytest.mark.parametrize("prefix", ["", "own "])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_model_resumes_bit_for_bit(trained, workers, prefix):

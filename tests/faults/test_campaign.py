@@ -20,6 +20,7 @@ def _end_what_was_started():
     Victim.end_all()
 
 
+@pytest.mark.costly("a run is killed and started again")
 @pytest.mark.parametrize(("count", "in_save", "workers"), [(1, True, 1), (1, False, 1), (1, True, 2)])
 def test_repeatedly_killed_run_ends_like_an_unbroken_one(campaign, count, in_save, workers):
     row = campaign.kills(count, in_save, workers)
@@ -36,6 +37,7 @@ SLOTS = {
 }
 
 
+@pytest.mark.costly("an unbroken run, one that is killed, and one that goes on")
 @pytest.mark.parametrize("model", [name if name == "DeepFM" else pytest.param(name, marks=pytest.mark.slow) for name in MODELS])
 def test_other_model_killed_inside_a_save_ends_like_an_unbroken_run(tmp_path, model):
     """The comparison includes all tables of each feature and the slots of all optimizers."""

@@ -94,6 +94,7 @@ def unbroken(tmp_path_factory, dataset):
     return of
 
 
+@pytest.mark.costly("a run is killed and started again on each number of workers")
 @pytest.mark.parametrize(
     ("workers", "more", "kills"),
     [(1, (), 2), (2, HALF, 1), *(pytest.param(workers, (), KILLS, marks=pytest.mark.slow) for workers in (1, 2))],

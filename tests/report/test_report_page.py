@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -54,7 +53,7 @@ def report(tmp_path_factory) -> Path:
     return folder / "report.html"
 
 
-def rows_of(caption: str, columns: dict[str, list[Any]]) -> dict[str, float]:
+def rows_of(caption: str, columns: dict[str, list]) -> dict[str, float]:
     """Return the figures of a table, by place; None is no figure."""
     return {
         f"{caption} | {row} | {name} | 0": value
@@ -281,8 +280,7 @@ def test_no_error_no_request_no_overflow(window, report, several):
         page.requests.clear()
         page.open(path)
         page.run(OPENED)
-        for script in ("document.querySelector('[value=samples]').click()", "document.querySelector('[value=seconds]').click()"):
-            page.run(script)
+        page.run("['samples', 'seconds'].forEach((one) => document.querySelector(`[value=${one}]`).click())")
         inside, found = page.run("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
         assert inside <= found <= width
         assert page.requests == [path.as_uri()] and page.errors == []

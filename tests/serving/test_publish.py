@@ -60,6 +60,7 @@ def kill(server):
         process.kill()
 
 
+@pytest.mark.costly("three starts of the server")
 def test_only_announced_versions_are_served_after_a_restart(trained, repository):
     """A restarted backend serves the announced version although newer ones stand beside it; a served version is not removed."""
     folder, inputs, (first, second) = trained

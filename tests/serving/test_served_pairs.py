@@ -17,6 +17,7 @@ def server(served):
         assert tracebacks(server) == []
 
 
+@pytest.mark.costly("the first of the file trains and exports 14 models for one server")
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("kind", PAIRS, ids=[kind.name for kind in PAIRS])

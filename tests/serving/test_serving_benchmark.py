@@ -25,6 +25,7 @@ def test_benchmark_measures_the_server_its_scorer_and_the_peer(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "temporary files were left behind"
 
 
+@pytest.mark.costly("a benchmark that starts servers")
 def test_replicas_share_their_tables(tmp_path):
     needed()
     words = ["-m", "benchmarks.replicas", "--quick", "--json", tmp_path / "figures.json", "--folder", tmp_path]

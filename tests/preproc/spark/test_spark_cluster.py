@@ -92,6 +92,7 @@ def same(command, words: list, folder: Path, workers: Cluster, capsys) -> None:
     assert tree(folder / "spark") == tree(folder / "polars")
 
 
+@pytest.mark.costly("a cluster of Spark of its own")
 def test_criteo(tmp_path, capsys, workers, monkeypatch):
     monkeypatch.setattr(spark_dictionaries, "TASK_COUNTS", 0)  # by Spark SQL, as for very many values
     (tmp_path / "day_0").write_text("".join(f"{line}\n" for line in log(1000, 7)) * 8)
@@ -109,6 +110,7 @@ def test_table(tmp_path, capsys, workers, monkeypatch):
     same(table, ["--train", *files, "--config", tmp_path / "columns.yaml", "--test_fraction", 0.1, "--block_bytes", 8_000], tmp_path, workers, capsys)
 
 
+@pytest.mark.costly("the end of the cluster, and of its Java, counts here")
 def test_outbrain(tmp_path, capsys, workers, monkeypatch):
     """Bytes are the same, and so are the numbers read. No executor is killed; those killed before are back, or the run does without them."""
     monkeypatch.setattr(outbrain_spark, "TASKS_A_CORE", 2)
