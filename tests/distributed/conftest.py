@@ -11,6 +11,7 @@ from outcomes import Outcomes
 from small_data import LISTS, ROWS, write_dataset, write_lists
 
 from tests.distributed import resident
+from tests.left_out import starts
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +31,7 @@ def trained(dataset, tmp_path_factory):
 
     The first call launches them; with pytest-xdist, one process launches for all.
     """
+    starts("workers")
     known: dict[int, Outcomes] = {}
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -48,11 +50,15 @@ def trained(dataset, tmp_path_factory):
 
 
 def _train(workers: int, dataset: Path, folder: Path) -> None:
-    partial = folder.with_name(f"{folder.name}.writing")
+    partial, failed = (folder.with_name(f"{folder.name}.{name}") for name in ("writing", "failed"))
+    if failed.exists():  # every test of these trainings fails by the same cause, without another try
+        pytest.fail(failed.read_text(), pytrace=False)
     partial.mkdir()
     if workers in resident.NUMBERS:
         result = resident.call(workers, "trainings:main", dataset, partial)
     else:
         result = launch(workers, sys.executable, Path(__file__).with_name("trainings.py"), dataset, partial, limit_s=480)
-    assert result.code == 0, result.err
+    if result.code:
+        failed.write_text(f"the trainings on {workers} workers ended with code {result.code}: {result.err}")
+        pytest.fail(failed.read_text(), pytrace=False)
     partial.rename(folder)
