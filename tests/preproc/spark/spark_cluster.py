@@ -36,14 +36,19 @@ def on_both(command: ModuleType, folder: Path, words: Sequence[object], capsys) 
     for name, engine in (("polars", ()), ("spark", LOCAL)):
         failed = ""
         try:
-            assert do(command, *words, "--dst", folder / name, *engine) == 0
+            code = do(command, *words, "--dst", folder / name, *engine)
+            assert code == 0, f"{name}: exit code {code}"
         except UserError as error:
             failed = str(error)
         files = tree(folder / name)
-        assert bool(files) != bool(failed) and "\n" not in failed and not list(folder.glob(f"{name}/.*")), failed
+        left = list(folder.glob(f"{name}/.*"))
+        assert bool(files) != bool(failed) and "\n" not in failed and not left, f"{name}: error {failed!r}, files {sorted(files)}, left {left}"
         outcomes.append((failed, capsys.readouterr().err, files))
-    assert outcomes[0] == outcomes[1]
-    return outcomes[0][0] or outcomes[0][1], outcomes[0][2]
+    (failed, said, files), (*lines, others) = outcomes
+    assert lines == [failed, said], f"Spark says {lines}, Polars {[failed, said]}"
+    differing = {name: (len(files.get(name, b"")), len(others.get(name, b""))) for name in files | others if files.get(name) != others.get(name)}
+    assert not differing, f"Spark writes other files than Polars; bytes of Polars and of Spark: {differing}"
+    return failed or said, files
 
 
 class Sessions:
