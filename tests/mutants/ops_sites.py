@@ -50,7 +50,7 @@ _CONDITION = re.compile(r"\bif (\()")
 _STATEMENT = re.compile(r"^\s+((?:\+\+|--)?[\w.\->\[\]:]+(?: [+\-*/|&]?= |\().*;)$")
 _NO_CODE = re.compile(  # lines without code, or code without visible effects such as prefetches
     r"^\s*(#|//|template\b|using\b|case\b|static_assert|static constexpr|constexpr|inline constexpr|enum\b|return;|TF_|REGISTER_)"
-    r"|Prefetch|PreferHugePages|\breserve\(|\boperator\b"
+    r"|Prefetch|PreferHugePages|\breserve\(|\boperator\b|\balignas\("
 )
 _NOT_ALONE = re.compile(r"^\s+(return|delete|throw|else|if|for|while|do|switch|using|const|static|break|continue|case|default)\b")
 

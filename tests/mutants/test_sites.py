@@ -69,7 +69,7 @@ def test_every_change_of_the_sources_parses_and_has_its_position():
 CPP = """#ifndef SOME_H_
 #include <cstdio>
 int twice(int n) {
-  int sum = 0;
+  alignas((8)) int sum = 0;
   for (int i = 0; i < n; ++i) sum += 2;
   if (n > 100) return -1;
   sum -= 0;
