@@ -28,7 +28,7 @@ def closing(run: Prepared, figures: Mapping[str, Any], seconds: float) -> Iterat
     rate = f": {figures['throughput']:,.0f} samples/s" if math.isfinite(figures["throughput"]) else ""
     yield f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps{rate}"
     rows = ", ".join(f"{name} {run.splits[name].num_samples:,}" for name in ("train", "valid", "test") if name in run.splits)
-    yield f"data: {config.data.dataset_path or 'synthetic'}, {rows} rows"
+    yield f"data: {' '.join(config.data.places) or 'synthetic'}, {rows} rows"
     elements = sum(table.rows * table.dim for table in run.placement.tables)
     yield f"model: {architecture_of(config.model).name}, {len(run.placement.tables):,} tables, {elements:,} embedding parameters"
     yield f"time: {clock(seconds)} with evaluations and saves"

@@ -358,7 +358,7 @@ def _described(run: Checked, placement: Placement, identity: str, program: str) 
         "restored": str(run.checkpoint.folder.absolute()) if run.checkpoint else None,
         "restored_run": saved_id(run.checkpoint) or None,
         "model": architecture_of(config.model).name,
-        "dataset": os.path.abspath(config.data.dataset_path) if config.data.dataset_path else None,
+        "dataset": " ".join(map(os.path.abspath, config.data.places)) or None,
         "samples": {name: split.num_samples for name, split in run.splits.items()},
         "fingerprints": {name: split.fingerprint() for name, split in run.splits.items()},
         "steps": steps_in_all(config.training, batches) if training else None,

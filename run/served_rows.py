@@ -59,7 +59,7 @@ def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None
         inputs, labels = split_inputs(split, 0, count), split.read_labels(0, count)
     finally:
         split.close()
-    none, source = np.empty((count, 0), np.float32), f"the test split of {config.data.dataset_path or 'synthetic data'}"
+    none, source = np.empty((count, 0), np.float32), f"the test split of {' '.join(config.data.places) or 'synthetic data'}"
     found = ProofRows(inputs.get(NUMERICAL, none), inputs[CATEGORICAL], labels, source, inputs.get(ID_WEIGHTS, none))
     return _with_anything(found, saved_features(checkpoint), np.random.default_rng(config.run.seed))
 

@@ -16,8 +16,8 @@ def checkpoint_of(record: Record) -> str:
 
 
 def dataset_of(record: Record) -> str:
-    """Return the folder of the run's dataset."""
-    return str(record.about.get("dataset") or record.parameters.get("dataset_path") or DATASET)
+    """Return the folder of the run's dataset; a stand-in where TFRecords were given by patterns."""
+    return DATASET if _patterns(record) else str(record.about.get("dataset") or record.parameters.get("dataset_path") or DATASET)
 
 
 def program_command(record: Record, *words: Any, dataset: bool = True) -> str:
@@ -25,9 +25,17 @@ def program_command(record: Record, *words: Any, dataset: bool = True) -> str:
     program = str(record.about.get("program") or "dlrm.py")
     spec = record.parameters.get("feature_spec")
     named = ["--feature_spec", spec] if dataset and spec not in (None, "feature_spec.yaml") else []
-    where = ["--dataset_path", dataset_of(record), *named] if dataset else []
+    where = [*(_patterns(record) or ("--dataset_path", dataset_of(record))), *named] if dataset else []
     cpu = ["--cpu"] if record.about.get("device") == "CPU" else []
     return typed("python", program, *where, *cpu, *words)
+
+
+def _patterns(record: Record) -> list[str]:
+    """Return the flags of TFRecords that are given by patterns."""
+    flags = record.parameters
+    given = [(name, [str(one) for one in flags[name]]) for name in ("train_data_pattern", "eval_data_pattern") if isinstance(flags.get(name), list)]
+    found = [word for name, patterns in given if patterns for word in (f"--{name}", ",".join(patterns))]
+    return ["--dataset_type", "tfrecord", *found] if found else []
 
 
 def mode_command(record: Record, mode: str, *words: Any) -> str:

@@ -336,7 +336,11 @@ def test_tfrecords_train_the_same_bits(command, tmp_path):
     assert not transcribe.main([str(word) for word in words])
     records = ("--train_data_pattern", tmp_path / "r/train/part*", "--eval_data_pattern", tmp_path / "r/eval/part*")
     for name, source in (("a", ("--dataset_path", data)), ("b", records)):
-        assert command(*source, *FLAGS, "--model_dir", tmp_path / name).code == 0
+        trained = command(*source, *FLAGS, "--model_dir", tmp_path / name)
+        assert trained.code == 0
+        said = " ".join(str(word) for word in source[1::2])
+        assert f"data: {said}, train 700, test 300 rows" in trained.out + trained.err
+        assert next(line["data"]["dataset"] for line in trained.log if "dataset" in line.get("data", {})) == said
     expected, found = arrays(tmp_path / "a/checkpoint"), arrays(tmp_path / "b/checkpoint")
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values, err_msg=name)

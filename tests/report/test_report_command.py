@@ -1,5 +1,6 @@
 """Tests of `python -m report`: its arguments, folders of checkpoints, one line for each error, nothing half-written."""
 
+import html
 import json
 import os
 import shutil
@@ -178,3 +179,12 @@ def test_the_library_is_the_released_file():
     for file in files:
         if file.suffix in (".js", ".css"):
             assert sha256(file.read_bytes()).hexdigest() in text, file
+
+
+def test_commands_of_a_run_on_records_name_their_patterns(tmp_path):
+    lines = "".join(run_lines()).replace('"/data/clicks"', '"/data/t* /data/e*"')
+    given = '"train_data_pattern": ["/data/t*"], "eval_data_pattern": ["/data/e*"], "dataset_path": null'
+    log = write(tmp_path / "log.json", [lines.replace('"dataset_path": "/data/t* /data/e*"', given)])
+    page = html.unescape(made(tmp_path, log))
+    assert "dlrm.py --dataset_type tfrecord --train_data_pattern '/data/t*' --eval_data_pattern '/data/e*' " in page
+    assert "--dataset_path DATASET" in page and "--dataset_path '/data" not in page  # rows by value need a dataset's folder

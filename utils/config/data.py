@@ -141,3 +141,8 @@ class DataConfig:
         """The file patterns by split, for splits that are given by patterns."""
         given = {"train": self.train_data_pattern, "test": self.eval_data_pattern}
         return {split: patterns for split, patterns in given.items() if patterns}
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The dataset's folder, or the patterns of its files; empty for data that is drawn."""
+        return (self.dataset_path,) if self.dataset_path else (*self.train_data_pattern, *self.eval_data_pattern)
