@@ -161,7 +161,8 @@ def _new(path: Path) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
     except FileExistsError:
         return None
-    if _locked(descriptor) and _names(path, descriptor):
+    # Before it was locked, another run may have taken it, written to it and ended.
+    if _locked(descriptor) and _names(path, descriptor) and os.fstat(descriptor).st_size == 0:
         return descriptor
     os.close(descriptor)
     return None

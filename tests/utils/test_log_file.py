@@ -153,6 +153,19 @@ def test_processes_that_begin_at_once_lose_nothing(path):
     assert all(len(runs(file)) == 1 and file.read_text().count('"loss"') == 50 for file in files if file.stat().st_size)
 
 
+def test_a_run_that_begins_and_ends_between_making_and_locking_keeps_its_file(path, monkeypatch):
+    locked = log_file._locked
+
+    def late(descriptor):
+        monkeypatch.setattr(log_file, "_locked", locked)
+        write(path, OTHER)
+        return locked(descriptor)
+
+    monkeypatch.setattr(log_file, "_locked", late)
+    write(path, ONE)
+    assert [runs(path.parent / name) for name in names(path.parent)] == [[OTHER], [ONE]]
+
+
 def test_a_link_stays_and_its_target_is_renamed(tmp_path):
     (tmp_path / "real").mkdir()
     link = tmp_path / "log.json"
