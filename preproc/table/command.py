@@ -43,6 +43,7 @@ from preproc.table import training_only
 from preproc.table import writing as table_write
 from preproc.table.columns import FILE, Plan
 from preproc.table.extra_columns import ExtraColumns
+from preproc.table.far_values import far_lines
 from preproc.table.fit import vocabulary_path
 from preproc.table.flags import ALL, ENCODE, NAME
 from preproc.table.idle import say_idle
@@ -127,6 +128,9 @@ def make_dataset(
             unknown = unknown_shares(plan, filled, old)
             for line in unknown_lines(plan, filled, unknown, lambda name: StagedRows(staging, [splits[name]]), folder):
                 _warn(line)
+            if spec.numerical:
+                for line in far_lines(plan, spec.numerical, dtype, {name: writer.files(name).numerical for name in splits}):
+                    _warn(line)
             if reading.keep:
                 write_keys(staging, splits, counted, reading.keep, writer.folder, progress, kept)
             if within is None:

@@ -15,6 +15,7 @@ from preproc.shared import polars_engine as engine
 from preproc.shared.in_order import by_size, in_order
 from preproc.shared.resume import Progress
 from preproc.table.columns import Plan, check_weighted_mean, tables_of
+from preproc.table.moments import Moments
 from preproc.table.staging import Coded, StagedRows, feature_column
 from utils.config.per_feature import MAX_HOTNESS
 from utils.encoding.kinds import Evidence, decided, evidence_of, is_undecided, joined
@@ -24,7 +25,6 @@ from utils.encoding.values import ValueKindError, texts_of
 from utils.naming import naming
 
 _VALUES_AT_ONCE = 1 << 22  # numbers in memory
-_DIGITS = 12  # significant digits of means and deviations; with these, the results do not depend on block sizes
 _LONG_LIST = 100
 _VOCABULARY = {"value": pl.String, "id": pl.Int32, "count": pl.UInt32}
 SMALL = 4_000_000  # features whose blocks hold at most this many texts may be in memory two at a time
@@ -47,7 +47,7 @@ class Findings(Protocol):
     def counts(self, feature: str) -> pl.DataFrame:
         """Return each `value` of a feature of numbers with its `count`."""
 
-    def moments(self, recipes: Mapping[str, Recipe]) -> "Mapping[str, Moments]":
+    def moments(self, recipes: Mapping[str, Recipe]) -> Mapping[str, Moments]:
         """Return the moments of features of numbers."""
 
 
@@ -79,7 +79,7 @@ class RowFindings:
         """See `Findings`."""
         return engine.counts(column_of(self.rows, feature))
 
-    def moments(self, recipes: Mapping[str, Recipe]) -> "Mapping[str, Moments]":
+    def moments(self, recipes: Mapping[str, Recipe]) -> Mapping[str, Moments]:
         """See `Findings`."""
         found = {name: Moments() for name in recipes}
         if recipes:
@@ -120,6 +120,8 @@ def fitted(plan: Plan, found: Findings, warn: Callable[[str], None]) -> Plan:
             features[name] = replace(recipe, boundaries=boundaries(recipe, found.counts(name)))
     for name, moments in found.moments(wanted).items():
         mean, std = moments.mean_and_std(name)
+        if moments.constant is not None:
+            warn(f"feature {name}: every value in the training rows is {moments.constant:.15g}, so it is 0 there; --ignore leaves the column out")
         features[name] = replace(wanted[name], mean=mean, std=std)
     return replace(plan, features=features)
 
@@ -147,48 +149,6 @@ def boundaries(recipe: Recipe, counts: pl.DataFrame) -> tuple[float, ...]:
     places = np.arange(1, recipe.buckets) * int(last[-1]) // recipe.buckets
     found = np.unique(values[order][np.searchsorted(last, places, side="right")])
     return tuple(float(value) + 0.0 for value in found if value > values[order[0]])  # adding 0.0 turns -0.0, which is the same value, into 0.0
-
-
-class Moments:
-    """Count, mean and sum of squared deviations of values that come in blocks; NaN is left out."""
-
-    def __init__(self):
-        self._count, self._mean, self._squares = 0, 0.0, 0.0
-
-    def add(self, block: np.ndarray) -> None:
-        """Add values `[n]` float64. Blocks are merged by the method of Chan, Golub and LeVeque, which is stable where the mean is large."""
-        values = block[~np.isnan(block)]
-        if not len(values):
-            return
-        with np.errstate(over="ignore", invalid="ignore"):  # `mean_and_std` reports an infinite result
-            mean = values.mean()
-            self._join(len(values), mean, ((values - mean) ** 2).sum())
-
-    def join(self, other: "Moments") -> None:
-        """Add the values of other moments."""
-        if other._count:
-            with np.errstate(over="ignore", invalid="ignore"):
-                self._join(other._count, other._mean, other._squares)
-
-    def _join(self, count: int, mean: float, squares: float) -> None:
-        difference, total = mean - self._mean, self._count + count
-        self._squares += squares + difference**2 * self._count * count / total
-        self._mean += difference * count / total
-        self._count = total
-
-    def mean_and_std(self, name: str) -> tuple[float, float]:
-        """Return the population's mean and standard deviation, to 12 digits.
-
-        They are 0 and 1 where there are no values, and the deviation is 1 where all values are equal.
-
-        Raises:
-            DatasetError: the values are too large for a standard deviation in 64 bits.
-        """
-        std = math.sqrt(self._squares / self._count) if self._count and self._squares >= 0 else self._squares
-        if not (math.isfinite(self._mean) and math.isfinite(std)):
-            raise DatasetError(f"feature {name}: its values are too large for a standard deviation in 64 bits; clip it, or use another transform")
-        mean, std = (float(f"{value:.{_DIGITS}g}") for value in (self._mean, std))
-        return mean, std if std > 1e-9 * abs(mean) else 1.0
 
 
 def _longest(name: str, found: int, warn: Callable[[str], None]) -> int:

@@ -19,7 +19,8 @@ from preproc.shared.resume import Progress
 from preproc.spark.dictionaries import Dictionaries
 from preproc.spark.engine import SparkEngine
 from preproc.table.columns import Plan, tables_of
-from preproc.table.fit import Moments, fitted, scan_known_vocabulary, table_rows, vocabulary_path, write_vocabularies
+from preproc.table.fit import fitted, scan_known_vocabulary, table_rows, vocabulary_path, write_vocabularies
+from preproc.table.moments import Moments
 from preproc.table.negatives import KeptRows
 from preproc.table.reading import FileCounts, Reading
 from preproc.table.sorted_texts import hash_ranges

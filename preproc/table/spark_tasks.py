@@ -14,7 +14,8 @@ from preproc.reading.stores import Source, fetch_to, release
 from preproc.reading.table_file import TableFile, may_span_lines
 from preproc.shared import polars_engine as engine
 from preproc.table.columns import Plan, tables_of
-from preproc.table.fit import Moments, RowFindings, coded, to_fit
+from preproc.table.fit import RowFindings, coded, to_fit
+from preproc.table.moments import Moments
 from preproc.table.reading import GroupPlan
 from preproc.table.sorted_texts import SortedTexts, write_hashed, write_texts
 from preproc.table.splits import COLUMN, ROWS, TIME
