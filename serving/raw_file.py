@@ -1,13 +1,19 @@
 """Raw rows of a CSV or Parquet file, as inputs of a model of raw values."""
 
+import codecs
+import csv
+import gzip
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zstandard
 
 from serving.connection import Input
 from serving.description import CATEGORICAL, ID_WEIGHTS, NUMERICAL
+from utils.csv_rows import CsvRows, fields
 from utils.errors import UserError
 
 _FLOATS, _TEXTS = "FP32", "BYTES"
@@ -55,9 +61,42 @@ def _read(path: str) -> Any:
     try:
         with open(path, "rb") as file:
             parquet = file.read(4) == b"PAR1"
-        return pl.read_parquet(path, glob=False) if parquet else pl.read_csv(path, infer_schema=False, glob=False)
-    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
+        return pl.read_parquet(path, glob=False) if parquet else _read_csv(path)
+    except (pl.exceptions.PolarsError, OSError, EOFError, zlib.error, zstandard.ZstdError, csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"--data {path}: cannot be read as CSV with a header, or Parquet: {' '.join(str(error).split())[:200]}") from None
+
+
+def _read_csv(path: str) -> Any:
+    """Read a CSV file as texts. Raises UserError for a row that is malformed, and csv.Error for such a header."""
+    import polars as pl
+
+    text = _plain(Path(path).read_bytes()).removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").rstrip(b"\n") + b"\n"
+    names = [name.strip() for name in fields(text[: text.index(b"\n")].decode(), ",", strict=False)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"--data {path}: names column {twice[0]} twice; expected a header of unique names")
+    rows = CsvRows(",", len(names))
+    found = rows.of(text)
+    by_line = text if found is None else found.text
+    wrong = min({*(() if found is None else found.bad), *rows.miscounted(by_line).tolist()} - {0}, default=None)  # 0: the header, read above
+    if wrong is not None:
+        given = by_line.split(b"\n", wrong + 1)[wrong].decode(errors="replace")
+        fault = rows.fault(given) or f"{len(fields(given, ','))} values, expected {len(names)} separated by commas"
+        raise UserError(f"--data {path}, line {1 + (wrong if found is None else int(found.starts[wrong]))}: {fault}")
+    by_line = b"," * (len(names) - 1) + by_line[by_line.index(b"\n") :]  # without the header, whose first bytes Polars may not take for text
+    schema = {str(i): pl.String for i in range(len(names))}
+    frame = pl.read_csv(by_line, has_header=False, schema=schema, empty_string_is_null=False)
+    if found is not None and found.stand_in:
+        frame = frame.with_columns(pl.all().str.replace_all(found.stand_in.decode(), "\n", literal=True))
+    return frame.rename(dict(zip(schema, names, strict=True)))[1:]
+
+
+def _plain(content: bytes) -> bytes:
+    if content.startswith(b"\x1f\x8b"):
+        return gzip.decompress(content)
+    if content.startswith(b"\x28\xb5\x2f\xfd"):
+        with zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True) as stream:
+            return stream.read()
+    return content
 
 
 def _numbers(path: str, column: Any) -> np.ndarray:

@@ -21,6 +21,8 @@ from dataloading.contract import CSV
 from dataloading.csv_files.columns import Column, ListColumn, columns_of
 from dataloading.feature_spec import Chunk, FeatureSpec
 from dataloading.features import DatasetError
+from utils import csv_rows
+from utils.csv_rows import OPEN, CsvRows
 
 BLOCK_BYTES = 16 << 20
 _NUMBERS = re.compile(r'\s*"?\s*(?:[-+]?[0-9.][-+0-9.eE|: ]*)?\s*"?\s*').fullmatch  # a value, a list of values, or nothing
@@ -73,10 +75,10 @@ def check_csv_files(spec: FeatureSpec, split: str) -> None:
             raise DatasetError(f"{path}: {error.strerror}; expected a CSV file (source_spec.{split})") from None
 
 
-CsvRows = tuple[np.ndarray, list[np.ndarray], np.ndarray | None, np.ndarray | None, np.ndarray | None]
+SplitRows = tuple[np.ndarray, list[np.ndarray], np.ndarray | None, np.ndarray | None, np.ndarray | None]
 
 
-def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[CsvRows]:
+def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[SplitRows]:
     """Yield batches of n rows; n is batch_size except in the last batch.
 
     Yields:
@@ -167,7 +169,7 @@ def _header(path: Path, text: bytes, wanted: list[Column]) -> list[str]:
     if fault := _not_utf8(path, 1, text):
         raise fault
     try:
-        header = [name.strip() for name in next(csv.reader([text.decode("utf-8-sig").rstrip("\r\n")]))]
+        header = [name.strip() for name in csv_rows.fields(text.decode("utf-8-sig").rstrip("\r\n"), ",", strict=False)]
     except csv.Error as error:
         raise DatasetError(f"{path}: the first line is not a CSV header: {error}") from None
     if len(header) == 1 and header[0] not in {column.name for column in wanted}:
@@ -186,9 +188,12 @@ def _parse(path: Path, line: int, block: bytes, header: list[str], wanted: list[
     kinds = {column.name: column.parsed for column in wanted}
     # The index makes the names unique: ignored columns may share a name.
     schema = {f"{i} {name}": pl.String if text else kinds.get(name, pl.String) for i, name in enumerate(header)}
-    lines = block.count(b"\n") + (not block.endswith(b"\n"))
-    if block.count(b'"') % 2:
-        raise _open_quote(path, line, block)
+    block = block.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n"
+    lines = block.count(b"\n")
+    if (rows := CsvRows(",", len(header), spans=False).of(block)) is not None:
+        if rows.bad:
+            raise _bad_line(path, line + rows.bad[0], block.split(b"\n")[rows.bad[0]], header)
+        block = rows.text
     # Polars fills short rows with nulls, which cannot be told from empty lists.
     if block.count(b",") != lines * (len(header) - 1) and (ragged := _ragged(path, line, block, header)):
         raise ragged
@@ -203,7 +208,7 @@ def _parse(path: Path, line: int, block: bytes, header: list[str], wanted: list[
             or DatasetError(f"{path}, line {line} or later: {' '.join(str(error).split())}")
         ) from None
     if frame.height != lines:
-        raise _open_quote(path, line, block)
+        raise _ragged(path, line, block, header) or DatasetError(f"{path}, lines {line} to {line + lines - 1}: cannot be read as {lines} rows")
     return frame.rename({f"{i} {name}": name for i, name in enumerate(header) if name in kinds})
 
 
@@ -219,18 +224,18 @@ def _not_utf8(path: Path, line: int, block: bytes) -> DatasetError | None:
 
 def _ragged(path: Path, line: int, block: bytes, header: list[str]) -> DatasetError | None:
     for i, text in enumerate(block.removesuffix(b"\n").split(b"\n")):
-        try:
-            count = len(next(csv.reader([text.decode(errors="replace")]), []))
-        except csv.Error as error:
-            return DatasetError(f"{path}, line {line + i}: {error}")
-        if text.strip() and count != len(header):
-            return DatasetError(f"{path}, line {line + i}: {count} values, expected {len(header)} columns")
+        if text.strip() and len(csv_rows.fields(text.decode(errors="replace"), ",")) != len(header):
+            return _bad_line(path, line + i, text, header)
     return None
 
 
-def _open_quote(path: Path, line: int, block: bytes) -> DatasetError:
-    first = next((i for i, text in enumerate(block.split(b"\n")) if text.count(b'"') % 2), 0)
-    return DatasetError(f"{path}, line {line + first}: a quote is opened and not closed on its line; expected one row per line")
+def _bad_line(path: Path, line: int, text: bytes, header: list[str]) -> DatasetError:
+    """Describe a line that is no row of the header's columns."""
+    shown = text.decode(errors="replace")
+    if fault := CsvRows(",", len(header)).fault(shown):
+        fault = f"{OPEN} on its line; expected one row per line" if fault == OPEN else fault
+        return DatasetError(f"{path}, line {line}: {fault}")
+    return DatasetError(f"{path}, line {line}: {len(csv_rows.fields(shown, ','))} values, expected {len(header)} columns")
 
 
 def _convert(path: Path, line: int, block: bytes, header: list[str], frame: pl.DataFrame, wanted: list[Column]) -> dict[str, np.ndarray]:

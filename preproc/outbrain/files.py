@@ -12,14 +12,14 @@ import polars as pl
 from tqdm import tqdm
 
 from dataloading.features import DatasetError
-from preproc.reading.files import CSV, QUOTE, Form
+from preproc.reading.files import CSV, Form
 from preproc.reading.table_file import Block, TableFile
 from preproc.shared.in_order import in_order
 from utils.encoding import columns as encoding
 
 WHOLE, NUMBER, TIME, TEXT, FLAG = "whole", "number", "time", "text", "flag"
 CLICKS, EVENTS, PROMOTED, META = "clicks_train", "events", "promoted_content", "documents_meta"
-FORM = Form(CSV, ",", QUOTE)  # format of every file
+FORM = Form(CSV, ",")  # format of every file
 _NULLS = ("", "\\N")
 _ENDINGS = ("", ".gz", ".zst")
 _LINE = re.compile(r"line (\d+)[:,] ")

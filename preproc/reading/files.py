@@ -12,11 +12,12 @@ from pathlib import Path
 from dataloading.features import DatasetError
 from preproc.reading.compressed import read_chunks
 from preproc.reading.stores import Source, stored_files
+from utils import csv_rows
+from utils.csv_rows import DOUBLE
 from utils.paths import check_utf8
 from utils.urls import is_url
 
 CSV, JSON_LINES, PARQUET, ARROW = FORMATS = ("csv", "jsonl", "parquet", "arrow")
-QUOTE = '"'
 _SEPARATORS = (",", "\t", ";", "|", "::")  # in order of preference
 _SAMPLE_BYTES, _SAMPLE_LINES = 1 << 20, 20
 _BOM = b"\xef\xbb\xbf"
@@ -31,11 +32,14 @@ _OTHERS = {  # magic numbers of formats that are not read and would otherwise be
 
 @dataclass(frozen=True)
 class Form:
-    """The format of a file. `separator`, `quote` and `names` apply to CSV only; `names` are those of a file without a header."""
+    """The format of a file. `separator`, `quote` and `names` apply to CSV only.
+
+    `quote` is the style of quotes of `utils.csv_rows`, None where quotes are ordinary text; `names` are those of a file without a header.
+    """
 
     kind: str
     separator: str = ","
-    quote: str | None = QUOTE
+    quote: str | None = DOUBLE
     names: tuple[str, ...] | None = None
 
 
@@ -45,7 +49,7 @@ class FormFlags:
 
     kind: str | None = None
     separator: str | None = None
-    quote: str | None = QUOTE
+    quote: str | None = DOUBLE
     names: tuple[str, ...] | None = None
 
 
@@ -202,10 +206,15 @@ def _separator(lines: Sequence[str], flags: FormFlags) -> str:
 
 
 def _fields(line: str, separator: str, quote: str | None) -> list[str]:
+    """Return the values of a line, also of one whose quotes are wrong."""
     if len(separator) > 1 or quote is None:
         return line.split(separator)
     try:
-        return next(csv.reader([line], delimiter=separator, quotechar=quote), [""])
+        return csv_rows.fields(line, separator, quote) or [""]
+    except csv.Error:
+        pass
+    try:
+        return csv_rows.fields(line, separator, quote, strict=False)
     except csv.Error:
         return line.split(separator)
 

@@ -1,5 +1,6 @@
 """Reading of a table's files as blocks of rows, in bounded memory: CSV with any separator, JSON lines, Parquet and Arrow."""
 
+import bisect
 import functools
 import io
 import json
@@ -12,13 +13,13 @@ import polars as pl
 from dataloading.features import DatasetError
 from preproc.reading.arrow_stream import MARK, stream_batches, stream_schema
 from preproc.reading.files import ARROW, CSV, JSON_LINES, PARQUET, Form, fields_of, header_of
-from preproc.reading.quoted_rows import MOST_LINES, QuotedRows
 from preproc.reading.stores import Source, local_path
 from preproc.reading.text_blocks import TextBlock, TextForm, count, text_blocks
+from utils.csv_rows import BACKSLASH, MOST_LINES, OPEN, QUOTE, CsvRows
 
-_ONE, _END = "\x1f", "."  # while a block is parsed: replacement for a separator of several characters; mark at the end of each line
-_NOT_COMPRESSED = b".\n"  # put before a block that Polars would take for a compressed file
-_COMPRESSED = (b"x", b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # zlib, gzip, zstd: first bytes that Polars takes for compressed data
+_ONES = "\x1f\x1e\x1d\x1c\x01\x02\x03\x04"  # while a block is parsed, one that it lacks takes the place of a separator that is not one byte
+# zlib, gzip, zstd: first bytes that Polars takes for compressed data; and those that it drops, a byte order mark
+_MEANT = (b"x", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf")
 _TEXT = TextForm("a table in text form", 64 << 20)
 _NOTHING = TextBlock(b"", ())
 _BLOCK_ROWS = 1 << 17
@@ -112,7 +113,7 @@ class TableFile:
         for block in text_blocks(self.path, self._text_form(byte_range), block_bytes, on_read, byte_range):
             self.num_lines = block.lines[-1]
             if headed and block.lines[0] == 1 and not (byte_range and byte_range[0]):
-                block = block._replace(text=block.text[block.text.index(b"\n") + 1 :], lines=block.lines[1:])
+                block = _without_first(block)
             empty = False
             if block.text:
                 yield functools.partial(self._block, block, names, coded)
@@ -121,12 +122,11 @@ class TableFile:
 
     def _text_form(self, byte_range: tuple[int, int] | None) -> TextForm:
         """Return the text form. Rows may span lines only in CSV files with quotes that are read whole."""
-        if self.form.kind != CSV or self.form.quote is None or byte_range is not None:
-            return _TEXT
-        return replace(_TEXT, rows=QuotedRows(self.form.separator, len(self.names)))
+        rows = _csv_rows(self.form, len(self.names))
+        return _TEXT if rows is None else replace(_TEXT, rows=replace(rows, spans=byte_range is None))
 
     def _block(self, block: TextBlock, names: list[str], coded: frozenset[str]) -> Block:
-        frame = self._parsed(block.text, len(block.lines), names, coded)
+        frame = None if block.bad else self._parsed(block.text, len(block.lines), names, coded)
         if frame is None:
             return self._repaired(block, names)
         held = frozenset(name for name in coded if isinstance(frame.schema[name], pl.Categorical))
@@ -141,43 +141,50 @@ class TableFile:
                 return frame if frame.height == num_rows and not (self._chosen and _holds_nested(text, frame)) else None
             separator = self.form.separator
             if len(separator) > 1 or not separator.isascii():
-                if _ONE.encode() in text:
+                one = next((one for one in _ONES if one.encode() not in text), None)
+                if one is None:
                     return None
-                text, separator = text.replace(separator.encode(), _ONE.encode()), _ONE
+                text, separator = text.replace(separator.encode(), one.encode()), one
+            quoted, guarded = self.form.quote is not None and QUOTE.encode() in text, text.startswith(_MEANT)
             # Polars silently pads a line of too few values. So separators are counted or, where they may be quoted, a mark ends each line.
-            marked = self.form.quote is not None and self.form.quote.encode() in text
+            marked, end = quoted or guarded, ":" if separator == "." else "."
             if marked:
-                text = text.replace(b"\n", f"{separator}{_END}\n".encode())
+                first = b"\n" if guarded else b""
+                text = (first + text).replace(b"\n", f"{separator}{end}\n".encode())
+                text = separator.encode() * (len(self.names) - 1) + text if guarded else text
             elif count(text, ord(separator)) != num_rows * (len(self.names) - 1):
                 return None
-            guarded = text.startswith(_COMPRESSED)
             kinds = {name: pl.String() for name in self.names}
-            if not marked:  # Polars accepts quotes inside a value silently for categories: with quotes, columns stay strings
+            if not marked:  # the parser of categories knows no quotes
                 kinds |= {name: pl.Categorical(pl.Categories.random()) for name in coded if name in kinds}
             frame = pl.read_csv(
-                io.BytesIO(_NOT_COMPRESSED + text if guarded else text),
-                skip_lines=int(guarded),
+                io.BytesIO(text),
                 has_header=False,
                 separator=separator,
-                quote_char=self.form.quote if marked else None,
+                quote_char=QUOTE if quoted else None,
                 schema={f"{i}": kind for i, kind in enumerate(kinds.values())} | ({"end": pl.String()} if marked else {}),
                 empty_string_is_null=False,
             )
         except pl.exceptions.PolarsError:
             return None
-        if frame.height != num_rows or (marked and not (frame["end"] == _END).all()):
+        frame = frame[1:] if guarded else frame
+        if frame.height != num_rows or (marked and not (frame["end"] == end).all()):
             return None
-        return frame.select(pl.col(str(self.names.index(name))).alias(name) for name in names)
+        frame = frame.select(pl.col(str(self.names.index(name))).alias(name) for name in names)
+        if quoted and separator != self.form.separator:  # separators inside quotes
+            frame = frame.with_columns(pl.all().str.replace_all(separator, self.form.separator, literal=True))
+        return frame
 
     def _repaired(self, block: TextBlock, names: list[str]) -> Block:
-        """Return the valid lines of a block that has bad ones. The bad lines are found by bisection with `_parsed`."""
+        """Return the valid lines of a block that has bad ones. Those that are not known are found by bisection with `_parsed`."""
         frames: list[pl.DataFrame] = []
         numbers: list[int] = []
         faults: list[str] = []
         waiting = [(0, block.text.split(b"\n")[:-1])]
         while waiting and not (faults and self._until_bad):
             first, lines = waiting.pop()
-            frame = self._parsed(b"\n".join([*lines, b""]), len(lines), names)
+            known = bisect.bisect_left(block.bad, first + len(lines)) > bisect.bisect_left(block.bad, first)
+            frame = None if known else self._parsed(b"\n".join([*lines, b""]), len(lines), names)
             if frame is not None:
                 frames.append(_with_line_ends(frame, block.stand_in))
                 numbers += block.lines[first : first + len(lines)]
@@ -195,8 +202,19 @@ class TableFile:
 
 def may_span_lines(path: Source, form: Form, byte_range: tuple[int, int]) -> bool:
     """Return True if a row that begins in a byte range of a plain CSV file may span lines, judging by its quotes."""
-    rows = QuotedRows(form.separator, 1)
-    return any(rows.odd_lines(block.text) is not None for block in text_blocks(path, _TEXT, _CHECKED_BYTES, byte_range=byte_range))
+    rows = _csv_rows(form, 1)
+    return rows is not None and any(rows.may_span(block.text) for block in text_blocks(path, _TEXT, _CHECKED_BYTES, byte_range=byte_range))
+
+
+def _csv_rows(form: Form, num_values: int) -> CsvRows | None:
+    """Return the division of a form's text into rows; None where each line is one."""
+    return CsvRows(form.separator, num_values, form.quote) if form.kind == CSV and form.quote is not None else None
+
+
+def _without_first(block: TextBlock) -> TextBlock:
+    """Return a block without its first row, the header."""
+    bad = tuple(row - 1 for row in block.bad if row)
+    return block._replace(text=block.text[block.text.index(b"\n") + 1 :], lines=block.lines[1:], bad=bad)
 
 
 def _check_names(path: Source, names: Sequence[str], wanted: Sequence[str] | None) -> None:
@@ -295,16 +313,19 @@ def _fault(line: bytes, form: Form, names: Sequence[str], lists: frozenset[str])
         if not isinstance(found, dict):
             return f"{str(found)[:60]!r} is no JSON object; expected one a line"
         return next((fault for name, value in found.items() if (fault := _json_fault(name, value, name in lists))), f"{text[:60]!r} cannot be read")
-    if form.quote and text.count(form.quote) % 2:
-        return (
-            f"a quote is opened and not closed, or {MOST_LINES:,} lines do not complete its row of {len(names)} values; expected quotes around "
-            "values with a line end or with a quote, which is doubled (--quote none reads quotes as ordinary text)"
-        )
+    rows = _csv_rows(form, len(names))
+    if rows is not None and (fault := rows.fault(text)):
+        other = '; --quote backslash reads \\" as a quote' if form.quote != BACKSLASH and '\\"' in text else ""
+        if fault == OPEN:
+            fault = f"{fault}, or {MOST_LINES:,} lines do not complete its row of {len(names)} values; expected quotes in pairs"
+        else:
+            fault = f"{text[:60]!r}: {fault}"
+        return f"{fault} (--quote none reads quotes as ordinary text{other})"
     values = len(fields_of(text, form)) if text else 0
     if values != len(names):
         shown = {"\t": "tabs", " ": "spaces"}.get(form.separator, repr(form.separator))
         return f"{values} values, expected {len(names)} separated by {shown}"
-    return f"{text[:60]!r}: a quote inside a value; expected it doubled, and quotes around the value (--quote none reads quotes as ordinary text)"
+    return f"{text[:60]!r} cannot be read as {len(names)} values"
 
 
 def _holds_nested(text: bytes, frame: pl.DataFrame) -> bool:

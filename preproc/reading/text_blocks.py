@@ -8,8 +8,8 @@ import numpy as np
 
 from dataloading.features import DatasetError
 from preproc.reading.compressed import read_chunks
-from preproc.reading.quoted_rows import QuotedRows
 from preproc.reading.stores import Source
+from utils.csv_rows import CsvRows
 
 NEWLINE = 10
 _BOM = b"\xef\xbb\xbf"
@@ -24,24 +24,26 @@ class TextForm:
     """The form of a text file.
 
     `expected` describes the form in errors. A line of more than `longest_line_bytes` is an error, so that a file of another kind is not read whole
-    into memory. `rows` finds the ends of rows with quoted values; None where each line is a row.
+    into memory. `rows` divides CSV text with quotes into rows; None where each line is a row.
     """
 
     expected: str
     longest_line_bytes: int
-    rows: QuotedRows | None = None
+    rows: CsvRows | None = None
 
 
 class TextBlock(NamedTuple):
     """Whole rows.
 
     Each row ends with a newline, the only one that it holds. A line end inside a quoted value is replaced by `stand_in` (empty where there is none),
-    which occurs nowhere else in the text. `lines` are the numbers of the rows' first lines.
+    which occurs nowhere else in the text. `lines` are the numbers of the rows' first lines. `bad` are the rows, from 0, whose quotes or number of
+    values are wrong.
     """
 
     text: bytes
     lines: Sequence[int]
     stand_in: bytes = b""
+    bad: tuple[int, ...] = ()
 
 
 def text_blocks(
@@ -64,7 +66,7 @@ def text_blocks(
     Raises:
         DatasetError: the compressed stream is damaged or ends early, a line is longer than the form allows, or the file of a range is compressed.
     """
-    pending, size, line, needed = [], 0, 1, block_bytes
+    pending, rest, size, line, needed = [], b"", 0, 1, block_bytes
     whole = byte_range is None or byte_range[0] == 0  # reading begins at the file's first byte
     chunks = read_chunks(path, block_bytes, on_read) if byte_range is None else _range_chunks(path, *byte_range, on_read)
     for chunk in chunks:
@@ -80,16 +82,16 @@ def text_blocks(
                 raise DatasetError(f"{path}, line {line}: longer than {form.longest_line_bytes >> 20} MiB; expected {form.expected}")
             continue
         last = pending.pop()
-        text = _plain(b"".join([*pending, last[:cut]]), line == 1 and whole)
+        text = rest + _plain(b"".join([*pending, last[:cut]]), line == 1 and whole and not rest)
         block, rest = _rows(text, line, form.rows, at_end=False)
         if block is not None:
             yield block
             line += count(text, NEWLINE) - count(rest, NEWLINE) if block.stand_in else len(block.lines)
-        pending = [rest, last[cut:]]
+        pending = [last[cut:]]
         size = len(rest) + len(last) - cut
         needed = size + block_bytes if rest else block_bytes
     text = b"".join(pending)
-    text = _plain(text if text.endswith(b"\n") or not text else text + b"\n", first=line == 1 and whole)
+    text = rest + _plain(text if text.endswith(b"\n") or not text else text + b"\n", first=line == 1 and whole and not rest)
     held = text.rstrip(b"\n")
     if byte_range is None or len(text) <= len(held) + bool(held) or not _has_line_from(path, byte_range[1]):
         text = held + b"\n" if held else b""
@@ -116,13 +118,12 @@ def _plain(text: bytes, first: bool) -> bytes:
     return text.replace(b"\r\n", b"\n") if b"\r" in text else text
 
 
-def _rows(text: bytes, line: int, rows: QuotedRows | None, at_end: bool) -> tuple[TextBlock | None, bytes]:
+def _rows(text: bytes, line: int, rows: CsvRows | None, at_end: bool) -> tuple[TextBlock | None, bytes]:
     """Split whole lines into whole rows and the remaining lines, which need more text before it is known whether they are one row."""
-    odd = None if rows is None else rows.odd_lines(text)
-    if odd is None:
+    found = None if rows is None else rows.of(text, at_end)
+    if found is None:
         return TextBlock(text, range(line, line + count(text, NEWLINE))), b""
-    text, starts, stand_in, rest = rows.joined(text, *odd, at_end)
-    return (TextBlock(text, (line + starts).tolist(), stand_in) if text else None), rest
+    return (TextBlock(found.text, (line + found.starts).tolist(), found.stand_in, found.bad) if found.text else None), found.rest
 
 
 def _range_chunks(path: Source, start: int, stop: int, on_read: Callable[[int], object]) -> Iterator[bytes]:

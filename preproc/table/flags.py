@@ -16,6 +16,7 @@ from preproc.table.reading import Reading
 from preproc.table.side_tables import Join
 from preproc.table.splits import COLUMN, FILES, KEY, ROWS, SPLITS, TIME, SplitRule
 from utils.config.flags import Parser
+from utils.csv_rows import BACKSLASH, DOUBLE
 from utils.encoding.recipe import STANDARDISE, TRANSFORMS, UNITS
 from utils.errors import UserError
 
@@ -25,6 +26,10 @@ FIT, ENCODE = MODES = ("fit", "encode")
 _UNLABELLED = "new"  # default name of the split of rows without a label
 _NAMED = ("label", "group", "weight", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator")
 _OF_LISTS = ("max_hotness", "pooling", "id_weights")
+_QUOTE_HELP = (
+    'double: " may enclose values, and a quote inside is doubled; backslash: or has \\ before it, as any character may; none: " is ordinary text '
+    "(default: double)"
+)
 # set by a configuration or an older dataset in place of the flags
 _PLANNED = (*_NAMED, *_OF_LISTS, "training_only", "time_unit", "numerical_transform")
 # flags that do not affect the dataset's bytes, or that name files, whose identities are compared instead
@@ -83,8 +88,8 @@ def _add_files(parser: Parser) -> None:
     group.add_argument("--data", nargs="+", default=[], metavar="PATH", help="files of rows without a label, for predictions")
     group.add_argument("--split_name", default=None, metavar="NAME", help="name of the split of --data (default: new)")
     group.add_argument("--format", choices=FORMATS, help="format of all files (default: detected by their content)")
-    group.add_argument("--separator", type=_separator, metavar="TEXT", help=r"separator of values: , or \t or | or :: (default: inferred)")
-    group.add_argument("--quote", choices=("double", "none"), help='double: " may enclose values; none: " is ordinary text (default: double)')
+    group.add_argument("--separator", type=_separator, metavar="TEXT", help=r"separator of values: , or \t or | or :: or \x01 (default: inferred)")
+    group.add_argument("--quote", choices=(DOUBLE, BACKSLASH, "none"), help=_QUOTE_HELP)
     group.add_argument("--columns", type=_names, metavar="A,B,…", help="names of all columns of files without a header")
     group.add_argument("--data_columns", type=_names, metavar="A,B,…", help="the same for --data, if its columns differ: without the label")
     group.add_argument(
@@ -231,7 +236,7 @@ def named_of(args: argparse.Namespace) -> Named:
 
 def reading_of(args: argparse.Namespace) -> Reading:
     """Return the options for reading the files."""
-    form = FormFlags(args.format, args.separator, None if args.quote == "none" else '"', args.columns)
+    form = FormFlags(args.format, args.separator, None if args.quote == "none" else args.quote or DOUBLE, args.columns)
     unlabelled = (args.split_name or _UNLABELLED) if args.data else None
     return Reading(form, args.bad_lines == "skip", args.block_bytes, args.keep, unlabelled, args.data_columns, _extra_of(args))
 
@@ -250,7 +255,7 @@ def _extra_of(args: argparse.Namespace) -> ExtraColumns:
         label = f"--join {path}:{key}" + (f"={side_key}" if side_key != key else "")
         if names.get(path) and side_key not in names[path]:
             raise UserError(f"{label}: --join_columns has no {side_key}; it has {', '.join(names[path])}")
-        joins.append(Join(label, tuple(files_of([path])), key, side_key, names.get(path)))
+        joins.append(Join(label, tuple(files_of([path])), key, side_key, names.get(path), BACKSLASH if args.quote == BACKSLASH else DOUBLE))
     return ExtraColumns(tuple(joins), tuple(OneHotList(name, patterns) for name, patterns in args.list))
 
 
@@ -263,6 +268,8 @@ def _check(args: argparse.Namespace) -> None:
                 raise UserError(f"--{flag} has no effect with --mode encode, which takes --data; remove it")
         if not args.data or args.vocabulary is None:
             raise UserError("--mode encode needs --data, the rows, and --vocabulary, the dataset that the model was trained on")
+    if args.quote == BACKSLASH and args.separator == "\\":
+        raise UserError("--quote backslash: the separator cannot be a backslash, too")
     for flag in ("split_name", "data_columns"):
         if getattr(args, flag) and not args.data:
             raise UserError(f"--{flag} needs --data, the files of rows without a label")
@@ -342,8 +349,8 @@ def _training_only(text: str) -> dict[str, str]:
 
 
 def _separator(text: str) -> str:
-    found = text.replace("\\t", "\t")
-    if not found or "\n" in found or found == '"':
+    found = re.sub(r"\\x([0-7][0-9a-fA-F])", lambda code: chr(int(code[1], 16)), text.replace("\\t", "\t"))
+    if not found or "\n" in found or "\r" in found or found == '"':
         raise argparse.ArgumentTypeError(f"expected the text that separates values, found {text!r}")
     return found
 

@@ -15,6 +15,7 @@ from dataloading.features import DatasetError
 from preproc.reading.files import FormFlags, form_of
 from preproc.reading.stores import Source, release
 from preproc.reading.table_file import Block, TableFile
+from utils.csv_rows import DOUBLE
 from utils.encoding.marks import text
 from utils.naming import naming
 
@@ -32,6 +33,7 @@ class Join:
         key: the rows' column whose values are looked up.
         side_key: the side table's column of these values, each once.
         names: of all its columns, where its files have no header.
+        quote: the style of quotes in CSV files (`utils.csv_rows`).
         staged: its rows, sorted by key; None until it is read.
         columns: the columns that it adds to the rows.
     """
@@ -41,6 +43,7 @@ class Join:
     key: str
     side_key: str
     names: tuple[str, ...] | None = None
+    quote: str = DOUBLE
     staged: Path | None = None
     columns: tuple[str, ...] = ()
 
@@ -93,7 +96,7 @@ class Join:
 
 def _blocks_of(join: Join, source: Source) -> list[tuple[Source, Block]]:
     """Read a file of a side table. Raises DatasetError."""
-    file, found = TableFile(source, form_of(source, FormFlags(names=join.names))), []
+    file, found = TableFile(source, form_of(source, FormFlags(quote=join.quote, names=join.names))), []
     for block in file.blocks(None, frozenset(), _BLOCK_BYTES):
         if join.side_key not in block.frame.columns:
             hint = f"; {join.label}=COLUMN names the key of the side table" if join.side_key == join.key else ""

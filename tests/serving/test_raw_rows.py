@@ -101,6 +101,8 @@ def test_rows_that_do_not_fit_the_model_are_an_error(client, folder, tmp_path):
         "column": "user,item\nu1,i1\n",
         "label": "user,item,price,age,count,y\nu1,i1,1,2,3,perhaps\n",
         "binary": b"PAR1 is no Parquet",
+        "quote": good + 'u1,"i\n1",1,2,3\n"a "b" c",i1,1,2,3\n',
+        "short": good + "u1,i1,1,2,3\nu1,i1,1,2\n",
     }
     for name, content in files.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -118,6 +120,8 @@ def test_rows_that_do_not_fit_the_model_are_an_error(client, folder, tmp_path):
         (("--model_name", "raw", "--data", tmp_path / "label", "--label", "y"), "label, row 1, column y: 'perhaps', expected 0 or 1"),
         (("--model_name", "raw", "--data", tmp_path / "binary"), "binary: cannot be read as CSV with a header, or Parquet"),
         (("--model_name", "raw", "--data", tmp_path / "nothing"), "nothing: no such file"),
+        (("--model_name", "raw", "--data", tmp_path / "quote"), "quote, line 4: a quote inside a value that begins with one"),
+        (("--model_name", "raw", "--data", tmp_path / "short"), "short, line 3: 4 values, expected 5 separated by commas"),
         (("--model_name", "raw", "--data", tmp_path / "number", "--predictions_path", tmp_path / "no/p"), "there is no folder"),
         (("--data", tmp_path / "number", "--dump_requests", tmp_path / "d"), "--dump_requests writes ids"),
     ]:

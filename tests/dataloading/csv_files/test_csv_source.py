@@ -133,6 +133,8 @@ def test_variants_of_csv_are_read(source, expected, tmp_path, change):
         ("1,1,0.5,0.5,1,7", "line 102: 6 values, expected 5 columns"),
         ('1,1,0.5,0.5,"1', "line 102: a quote is opened and not closed"),
         ('1,1,"0.5\n1,1",0.5,1', "line 102: a quote is opened and not closed"),
+        ('1,1,"0"5,0.5,1', "line 102: a quote inside a value that begins with one"),
+        ('1,1,"0,5",0.5,"1"', "line 102, feature price: .* found '0,5'"),
         ("\n1,1,0.5,0.5,1", "line 102, feature user: .* found nothing"),
         ("1,\xff,0.5,0.5,1", "line 102, feature item"),
     ],

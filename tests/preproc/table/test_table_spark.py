@@ -1,5 +1,6 @@
 """preproc.table on Spark, local and on a cluster of two workers, gives the same files and the same errors as Polars."""
 
+import csv as csv_module
 import gzip
 import json
 from pathlib import Path
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 from preproc.spark import dictionaries as spark_dictionaries
 from preproc.table import command as table
 from preproc.table import on_spark as table_spark
-from preproc.table.fit import Moments
+from preproc.table.moments import Moments
 from tests.helpers.commands import do
 from tests.helpers.folders import tree
+from tests.preproc.reading.drawn_csv import drawn, every_row
 from tests.preproc.spark.spark_cluster import LOCAL, needs_spark, on_both
+from utils.csv_rows import BACKSLASH, DOUBLE
 from utils.errors import UserError
 
 pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
@@ -199,6 +202,32 @@ def test_random_tables(tmp_path_factory, capsys, found, block_bytes, fraction, t
     words = ["--train", folder / "train.csv", "--config", folder / "columns.yaml", "--bad_lines", "skip", "--block_bytes", block_bytes, "--keep", "s"]
     words += ["--test_fraction", fraction] if fraction else ["--test", folder / "test.csv"]
     on_both(table, folder, words, capsys)
+
+
+@pytest.mark.parametrize("style", [DOUBLE, BACKSLASH])
+def test_drawn_csv_files_and_a_side_table_are_read_as_by_the_csv_module(tmp_path, capsys, style):
+    """Quotes of both styles, line ends, separators and blanks, in 50 files of rows, and in a side table with a row for each of their keys."""
+    (tmp_path / "train").mkdir()
+    expected, keys, seed = [], {}, 0
+    blanks_off = lambda text: text.strip(" \t\r\n")  # noqa: E731
+    while len(list((tmp_path / "train").iterdir())) < 50:
+        text, _, _ = drawn(seed, ",", columns=2)
+        found = every_row(text, ",", style)
+        seed += 1
+        if any(row[2] not in ("0", "1") for row in found):  # a bad label, since quotes and line ends have moved the values
+            continue
+        (tmp_path / "train" / f"{seed:03d}.csv").write_text(text, newline="")
+        expected += found
+        keys |= {key: row[1] for row in found if (key := blanks_off(row[0]))}
+    with (tmp_path / "side.csv").open("w", newline="") as file:
+        writer = csv_module.writer(file, quoting=csv_module.QUOTE_ALL, **({"escapechar": "\\", "doublequote": False} if style == BACKSLASH else {}))
+        writer.writerows([("c0", "told"), *keys.items()])
+    words = ["--train", tmp_path / "train", "--test_fraction", 0.2, "--split_key", "c1", "--label", "y", "--join", f"{tmp_path}/side.csv:c0"]
+    words += ["--keep", "c0,c1,told", "--bad_lines", "skip", "--block_bytes", 90, "--quote", style, "--separator", ","]
+    same(tmp_path, [*words, "--categorical", "c0,c1,told"], capsys)
+    read = pl.concat(pl.read_parquet(tmp_path / "polars" / split / "keys.parquet") for split in ("train", "test"))
+    assert sorted(read.select("c0", "c1").rows()) == sorted(row[:2] for row in expected) and len(expected) > 100
+    assert all((told or None) == (keys.get(blanks_off(c0)) or None) for c0, told in read.select("c0", "told").rows())
 
 
 def test_moments_of_parts_equal_those_of_all_rows():
