@@ -148,6 +148,8 @@ class FinalTest:
         one, other = ((tested.test or tested.chosen) for tested in (best, last))
         figures = f"{split} AUC {shown(one.auc)}, log loss {one.log_loss:.6f}"
         same = f"the last weights are the best, step {best.step}: {figures}"
+        if self._position.best(self._run.config.ranking) is None:
+            same = f"no weights are the best, as no evaluation has the metric; of the last, step {best.step}: {figures}"
         differ = (
             f"{figures}, of the best weights, step {best.step}; of the last, step {last.step}: AUC {shown(other.auc)}, log loss {other.log_loss:.6f}"
         )

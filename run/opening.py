@@ -1,7 +1,9 @@
 """Opening of what a run of dlrm.py reads: the checkpoint to restore and the splits of the dataset, before anything is built."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+
+import numpy as np
 
 from dataloading.batches import Split
 from dataloading.contract import TFRECORD
@@ -23,6 +25,7 @@ from utils.distributed import World
 from utils.errors import UserError
 
 Warn = Callable[[str], None]
+_LABELS_AT_ONCE = 1 << 20
 
 
 def restored_path(config: Config) -> str | None:
@@ -70,6 +73,7 @@ def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Spli
     if config.run.mode == TRAIN:
         splits = open_training_splits(config.data, spec, config.run.seed, warn)
         check_evaluated(splits, spec, config.training)
+        check_both_classes(config, spec, splits)
         if config.schedule.reduces_on_plateau and "valid" not in splits:
             raise UserError(f"--lr_schedule plateau: {spec.path or 'the synthetic data'} has no valid split to evaluate on; add --valid_fraction 0.1")
         if "test" not in splits and "test" not in (spec.sources or {}):
@@ -88,6 +92,30 @@ def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Spli
         check_keys(spec, split.name, split.num_samples)
     predictions.check_disk(predictions.check_path(config.run.predictions_path), split.num_samples, keys)
     return {split.name: split}
+
+
+def check_both_classes(config: Config, spec: FeatureSpec, splits: Mapping[str, Split]) -> None:
+    """Raise UserError where flags need an AUC, or a metric by group, of a split whose labels are all alike.
+
+    Labels are read up to the first of the other class. Those of TFRecords are not: the evaluations say it.
+    """
+    needing = [*config.training.need_evaluations, *(["--lr_schedule plateau"] if config.schedule.reduces_on_plateau else [])]
+    name = "valid" if "valid" in splits else "test"
+    split = splits.get(name)
+    if not needing or split is None or not split.num_samples or config.data.dataset_type == TFRECORD:
+        return
+    found: set[int] = set()
+    for start in range(0, split.num_samples, _LABELS_AT_ONCE):
+        stop = min(start + _LABELS_AT_ONCE, split.num_samples)
+        labels = split.read_labels(start, stop)
+        found |= {*np.unique(labels if spec.weight is None else labels[split.read_weights(start, stop) > 0]).tolist()}
+        if len(found) > 1:
+            return
+    weighted = " whose weight is not 0" if spec.weight is not None else ""
+    which = f"has only label {found.pop()}" if found else "has no label"
+    raise UserError(
+        f"{needing[0]}: the {name} split {which} in its {split.num_samples:,} rows{weighted}, so no AUC exists; give it rows of both classes"
+    )
 
 
 def data_notes(config: Config, spec: FeatureSpec, splits: Iterable[Split]) -> list[str]:

@@ -185,6 +185,9 @@ class TableInputs:
             if name in unread:
                 continue
             given[name] = lists_of(name, values, self.kinds[name] == "weights") if name in self._lists else series_of(name, values)
+        for name in self.numbers:
+            if given[name].dtype == pl.Boolean:
+                raise ValueError(f"column {name}: holds booleans, expected numbers: 1 for true and 0 for false, where preprocessing read them so")
         count = _num_samples("column", given, unread)
         raw = pl.DataFrame(list(given.values()))
         weights = {name: self._weights(name, raw) for name, recipe in self._recipes.items() if recipe.weights is not None}

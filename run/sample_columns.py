@@ -83,6 +83,7 @@ def arrays(given: Mapping[str, Any], features: ModelFeatures, out_of_range: str)
     """
     found, weights = {}, {}
     for name, values in given.items():
+        _refuse_masked(name, values)
         if name in features.served:
             found[name] = _unread(name, values)
         elif features.weights(name):
@@ -117,6 +118,14 @@ def _unread(name: str, values: Any) -> np.ndarray:
     if not hasattr(values, "__len__") or isinstance(values, str | bytes) or not getattr(values, "ndim", 1):
         raise ValueError(f"feature {name}: holds {str(values)[:40]!r}, expected one value a sample, or no column: it is for training only")
     return np.empty(len(values))
+
+
+def _refuse_masked(name: str, values: Any) -> None:
+    """Raise ValueError where a masked array lacks a value: NumPy would pass on what lies under the mask."""
+    for one in values if isinstance(values, tuple) else (values,):
+        if isinstance(one, np.ma.MaskedArray) and np.ma.getmaskarray(one).any():
+            sample = int(np.argwhere(np.ma.getmaskarray(one))[0][0])
+            raise ValueError(f"feature {name}: the value of sample {sample} is masked; expected values without a mask, or `score_raw`")
 
 
 def _column(name: str, values: Any) -> np.ndarray:

@@ -64,7 +64,7 @@ class Evaluations:
         self._console, self._log = console, log
         self.last: Evaluated | None = None
         self.best: Evaluated | None = None
-        self._reason_reported = False
+        self._reason_reported, self._nonexistent_said = False, False
         self._samples, self._seconds = 0, 0.0  # totals over all evaluations
 
     @property
@@ -100,7 +100,9 @@ class Evaluations:
         self._log.log((position.epoch, position.step), self._evaluation.logged(self._split, metrics))
         self._log.log(EVALUATION, entry(self._split, metrics, (position.epoch, position.step)))
         position.evaluation_due, position.last_auc = False, metrics.auc
-        if self._is_point():  # not where only --max_steps ended the run: a longer run has no evaluation there
+        if self._is_point() and self._chosen(metrics) is None:
+            self._say_nonexistent()
+        elif self._is_point():  # not where only --max_steps ended the run: a longer run has no evaluation there
             gains = position.improves(self._config.ranking, self._chosen(metrics))
             position.evals_without_gain = 0 if gains else position.evals_without_gain + 1
             position.evals_on_plateau = 0 if gains else position.evals_on_plateau + 1
@@ -115,6 +117,16 @@ class Evaluations:
             name, factor = self._config.ranking.chosen_by or "AUC", rates.plateau_factor**position.rate_reductions
             self._console.say(f"no better {self._split} {name} at step {position.step}: learning rates reduced to {factor:g} of the schedule's")
         return best
+
+    def _say_nonexistent(self) -> None:
+        """Say once that evaluations do not count."""
+        if not self._nonexistent_said:
+            self._nonexistent_said = True
+            name = self._config.ranking.chosen_by or "AUC"
+            self._console.warn(
+                f"the {self._split} split has no {name} at step {self._position.step}: it needs rows of both classes, with weights; such evaluations "
+                "neither choose weights, reduce learning rates nor end training"
+            )
 
     def _is_best(self, metrics: Metrics) -> bool:
         """Return whether the model beats all earlier ones; record a metric by group in the position if it does."""

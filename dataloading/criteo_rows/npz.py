@@ -1,8 +1,12 @@
 """Rows in NumPy's archives, as Facebook's DLRM writes them: `X_int` [n, 13], `X_cat` [n, 26], `y` [n], and `counts` [26].
 
 The archive of Kaggle's data has 45.8 million rows, 10 GB once unpacked, so the arrays are read side by side as streams, a block of rows at a time.
+Facebook's script transposes its arrays before it saves them, so they lie column by column. Such an array is unpacked to a temporary file first.
 """
 
+import errno
+import shutil
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -16,6 +20,7 @@ from numpy.lib import format as npy
 from dataloading.criteo_rows.rows import NUM_CATEGORICAL, NUM_NUMERICAL, RawRows
 from dataloading.features import DatasetError
 
+_PART_BYTES = 1 << 20
 _READABLE = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, NotImplementedError, RuntimeError)
 
@@ -30,6 +35,7 @@ class NpzRows:
     def __init__(self, path: Path):
         """Read the headers of the arrays."""
         self.path = path
+        self._unpacked: dict[str, np.ndarray] = {}
         with ExitStack() as stack:
             arrays = self._streams(stack)
             self.num_rows = arrays[0].rows
@@ -52,26 +58,30 @@ class NpzRows:
 
     def _streams(self, stack: ExitStack) -> list["_Array"]:
         wanted = (("X_int", NUM_NUMERICAL), ("X_cat", NUM_CATEGORICAL), ("y", 1))
-        return [_Array(stack.enter_context(opened(self.path, name)), self.path, name, width) for name, width in wanted]
+        return [_Array(stack.enter_context(opened(self.path, name)), self.path, name, width, self._unpacked) for name, width in wanted]
 
 
 class _Array:
-    """A stream of the rows of one array `[n, width]`, or `[n]` for a width of 1."""
+    """A stream of the rows of one array `[n, width]`, or `[n]` for a width of 1; `unpacked` keeps the arrays that lie column by column."""
 
-    def __init__(self, stream: IO[bytes], path: Path, name: str, width: int):
-        self.name, self._stream, self._path, self._width = name, stream, path, width
+    def __init__(self, stream: IO[bytes], path: Path, name: str, width: int, unpacked: dict[str, np.ndarray]):
+        self.name, self._stream, self._path, self._width, self._unpacked = name, stream, path, width, unpacked
         try:
             shape, fortran, self._dtype = _READABLE[npy.read_magic(stream)](stream)
         except (*_DAMAGED, KeyError) as error:
             raise DatasetError(damage(path, name, error)) from None
         expected = (shape[0] if shape else 0, width)
-        if shape not in (expected, expected[:1] if width == 1 else expected) or fortran or self._dtype.kind not in "iuf":
-            layout = ", columns first" if fortran and len(shape) > 1 else ""
-            raise DatasetError(f"{path}: {name} is {self._dtype} {list(shape)}{layout}; expected numbers [rows, {width}], row by row")
-        self.rows = int(expected[0])
+        if shape not in (expected, expected[:1] if width == 1 else expected) or self._dtype.kind not in "iuf":
+            raise DatasetError(f"{path}: {name} is {self._dtype} {list(shape)}; expected numbers [rows, {width}]")
+        self.rows, self._row, self._by_column = int(expected[0]), 0, fortran and width > 1
 
     def read(self, rows: int) -> np.ndarray:
         """Return the next rows: `[rows, width]`."""
+        if self._by_column:
+            if self.name not in self._unpacked:
+                self._unpacked[self.name] = self._columns()
+            self._row += rows
+            return np.ascontiguousarray(self._unpacked[self.name][:, self._row - rows : self._row].T)
         size = rows * self._width * self._dtype.itemsize
         content = bytearray()
         try:
@@ -82,6 +92,24 @@ class _Array:
         if len(content) < size:
             raise DatasetError(damage(self._path, self.name, EOFError("it ends too early")))
         return np.frombuffer(content, self._dtype).reshape(rows, self._width)
+
+    def _columns(self) -> np.ndarray:
+        """Unpack the array to a file that the system deletes when the process ends: `[width, n]`."""
+        size, folder = self.rows * self._width * self._dtype.itemsize, tempfile.gettempdir()
+        needed = f"{self._path}: {self.name} lies column by column, so {size / 2**30:.1f} GiB of it are unpacked to {folder}"
+        if (free := shutil.disk_usage(folder).free) < size:
+            raise DatasetError(f"{needed}, where {free / 2**30:.1f} GiB are free; name another folder in TMPDIR")
+        with tempfile.TemporaryFile() as file:
+            try:
+                while part := self._stream.read(_PART_BYTES):
+                    file.write(part)
+                file.flush()
+            except _DAMAGED as error:
+                full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+                raise DatasetError(f"{needed}: the disk is full" if full else damage(self._path, self.name, error)) from None
+            if file.tell() < size:
+                raise DatasetError(damage(self._path, self.name, EOFError("it ends too early")))
+            return np.memmap(file, self._dtype, "r", shape=(self._width, self.rows))
 
 
 @contextmanager

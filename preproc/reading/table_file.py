@@ -2,8 +2,8 @@
 
 import bisect
 import functools
-import io
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,18 +12,19 @@ import polars as pl
 
 from dataloading.features import DatasetError
 from preproc.reading.arrow_stream import MARK, stream_batches, stream_schema
+from preproc.reading.csv_text import parsed_rows
 from preproc.reading.files import ARROW, CSV, JSON_LINES, PARQUET, Form, fields_of, header_of
 from preproc.reading.stores import Source, local_path
-from preproc.reading.text_blocks import TextBlock, TextForm, count, text_blocks
-from utils.csv_rows import BACKSLASH, MOST_LINES, OPEN, QUOTE, CsvRows
+from preproc.reading.text_blocks import TextBlock, TextForm, text_blocks
+from utils.csv_rows import BACKSLASH, MOST_LINES, OPEN, CsvRows
 
-_ONES = "\x1f\x1e\x1d\x1c\x01\x02\x03\x04"  # while a block is parsed, one that it lacks takes the place of a separator that is not one byte
-# zlib, gzip, zstd: first bytes that Polars takes for compressed data; and those that it drops, a byte order mark
-_MEANT = (b"x", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf")
 _TEXT = TextForm("a table in text form", 64 << 20)
 _NOTHING = TextBlock(b"", ())
 _BLOCK_ROWS = 1 << 17
 _CHECKED_BYTES = 4 << 20  # quotes are counted in blocks of this size
+_STRING_OR_NAN = re.compile(rb'"(?:[^"\\\n]|\\.)*"|NaN')
+_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPES = re.compile(rb"%b%b|(%b|%b)|\\." % (_HIGH, _LOW, _HIGH, _LOW))  # the group: half of a pair
 _SAMPLE_LINES = 1000  # JSON lines from which columns are inferred
 _SAMPLE_BYTES = 4 << 20
 
@@ -134,46 +135,16 @@ class TableFile:
 
     def _parsed(self, text: bytes, num_rows: int, names: list[str], coded: frozenset[str] = frozenset()) -> pl.DataFrame | None:
         """Return the columns of rows of one line each, or None where any row is bad."""
+        if self.form.kind == CSV:
+            return parsed_rows(text, num_rows, self.form.separator, self.form.quote is not None, self.names, names, coded)
+        if _half_pair(text):
+            return None
+        schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
         try:
-            if self.form.kind == JSON_LINES:
-                schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
-                frame = pl.read_ndjson(text, schema=schema)
-                return frame if frame.height == num_rows and not (self._chosen and _holds_nested(text, frame)) else None
-            separator = self.form.separator
-            if len(separator) > 1 or not separator.isascii():
-                one = next((one for one in _ONES if one.encode() not in text), None)
-                if one is None:
-                    return None
-                text, separator = text.replace(separator.encode(), one.encode()), one
-            quoted, guarded = self.form.quote is not None and QUOTE.encode() in text, text.startswith(_MEANT)
-            # Polars silently pads a line of too few values. So separators are counted or, where they may be quoted, a mark ends each line.
-            marked, end = quoted or guarded, ":" if separator == "." else "."
-            if marked:
-                first = b"\n" if guarded else b""
-                text = (first + text).replace(b"\n", f"{separator}{end}\n".encode())
-                text = separator.encode() * (len(self.names) - 1) + text if guarded else text
-            elif count(text, ord(separator)) != num_rows * (len(self.names) - 1):
-                return None
-            kinds = {name: pl.String() for name in self.names}
-            if not marked:  # the parser of categories knows no quotes
-                kinds |= {name: pl.Categorical(pl.Categories.random()) for name in coded if name in kinds}
-            frame = pl.read_csv(
-                io.BytesIO(text),
-                has_header=False,
-                separator=separator,
-                quote_char=QUOTE if quoted else None,
-                schema={f"{i}": kind for i, kind in enumerate(kinds.values())} | ({"end": pl.String()} if marked else {}),
-                empty_string_is_null=False,
-            )
+            frame = pl.read_ndjson(_without_nan(text), schema=schema)
         except pl.exceptions.PolarsError:
             return None
-        frame = frame[1:] if guarded else frame
-        if frame.height != num_rows or (marked and not (frame["end"] == end).all()):
-            return None
-        frame = frame.select(pl.col(str(self.names.index(name))).alias(name) for name in names)
-        if quoted and separator != self.form.separator:  # separators inside quotes
-            frame = frame.with_columns(pl.all().str.replace_all(separator, self.form.separator, literal=True))
-        return frame
+        return frame if frame.height == num_rows and not (self._chosen and _holds_nested(text, frame)) else None
 
     def _repaired(self, block: TextBlock, names: list[str]) -> Block:
         """Return the valid lines of a block that has bad ones. Those that are not known are found by bisection with `_parsed`."""
@@ -310,6 +281,8 @@ def _fault(line: bytes, form: Form, names: Sequence[str], lists: frozenset[str])
             found = json.loads(text)
         except ValueError as error:
             return f"not JSON: {_brief(error)}"
+        if half := _half_pair(line):
+            return f"{half} is half of a pair of surrogates, which is no character; expected both halves"
         if not isinstance(found, dict):
             return f"{str(found)[:60]!r} is no JSON object; expected one a line"
         return next((fault for name, value in found.items() if (fault := _json_fault(name, value, name in lists))), f"{text[:60]!r} cannot be read")
@@ -326,6 +299,20 @@ def _fault(line: bytes, form: Form, names: Sequence[str], lists: frozenset[str])
         shown = {"\t": "tabs", " ": "spaces"}.get(form.separator, repr(form.separator))
         return f"{values} values, expected {len(names)} separated by {shown}"
     return f"{text[:60]!r} cannot be read as {len(names)} values"
+
+
+def _without_nan(text: bytes) -> bytes:
+    """Replace NaN, which Python and pandas write for a missing number, by null. JSON has no NaN, so Polars would find the line bad."""
+    if b"NaN" not in text:
+        return text
+    return _STRING_OR_NAN.sub(lambda found: b"null" if found[0] == b"NaN" else found[0], text)
+
+
+def _half_pair(text: bytes) -> str | None:
+    """Return the first escape of a lone surrogate in JSON, which Polars reads as NUL; None without one."""
+    if b"\\ud" not in text and b"\\uD" not in text:
+        return None
+    return next((found[1].decode() for found in _ESCAPES.finditer(text) if found[1]), None)
 
 
 def _holds_nested(text: bytes, frame: pl.DataFrame) -> bool:

@@ -11,13 +11,15 @@ from preproc.table.columns import Plan, checked, resolved
 from utils.encoding.columns import MISSING_TEXTS, moment, parsed_label
 from utils.encoding.recipe import CATEGORICAL, HOUR, LIST, NUMERICAL, STANDARDISE, TIME, WEEKDAY, Recipe
 
-_INTEGER, _DECIMAL = r"^(0|-?[1-9][0-9]*)$", r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
+_INTEGER, _DECIMAL = r"^(0|[-+]?[1-9][0-9]*)$", r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
+_CODE = r"^[-+]?0[0-9]"  # of a column of numbers such as 007, which are texts
 # A column of whole numbers may hold ids if it has at most _FEW distinct values, or at most _SHARE_FEW as many as rows.
 # A column with more than _SHARE_MANY as many distinct values as rows may name the row.
 _FEW, _SHARE_FEW, _SHARE_MANY = 20, 0.05, 0.5
 _SHARE_NUMBERS = 0.9  # a column of texts may be numerical if more than this share of its values are numbers
+_LEAST_ONE_HOT = 3  # columns
+_DRESSED = r"^[-+]?[$€£¥]?\s*[-+]?[0-9]{1,3}([., ]?[0-9]{3})*([.,][0-9]+)?\s*[%$€£¥]?$"  # 52%, $9.99, 31,55, 7,796.50
 _MANY_ROWS = 100  # fewer rows do not show how often values repeat
-_EARLY_S = 3e8  # July 1979, in seconds since 1970
 _BOOLEANS = ("true", "false", "yes", "no", "t", "f", "y", "n")
 
 
@@ -65,7 +67,7 @@ def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) ->
         one = "" if sample.width > 1 else "; is --separator right?"
         raise DatasetError(f"--label {named.label}: no column {label}; {expected}; the columns are {', '.join(sample.columns[:12])}{one}")
     features: dict[str, Recipe] = {}
-    doubtful: dict[str, list[str]] = {"few": [], "many": [], "empty": [], "unknown": [], "mostly": []}
+    doubtful: dict[str, list[str]] = {"few": [], "some": [], "many": [], "dressed": [], "empty": [], "unknown": [], "mostly": []}
     ignored, left_out = list(named.ignored), {label, named.group, named.weight, *named.not_features, *named.ignored, *named.id_weights.values()}
     for column in sample.columns:
         if column in kinds:
@@ -80,13 +82,11 @@ def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) ->
             ignored.append(column)
             continue
         features |= _recipes(column, kind, named, sample)
-        if kind == TIME and not named.of_times and _early(sample[column]):
-            warn(
-                f"column {column}: values such as {sample[column].drop_nulls()[0]} are read as seconds since 1970; if they are dates: --time_format "
-                "%Y%m%d, or another format"
-            )
     _check_training_only(named, features, label, ignored)
     _warn_of(doubtful, warn)
+    for prefix, names in _one_hot(sample, [name for name in features if name not in kinds]).items():
+        shown = f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
+        warn(f"columns {shown}: hold 0 and 1 only; if they say what is in a list: --list {prefix}={prefix}_*")
     return checked(resolved(Plan(features, named.label, named.group, tuple(ignored), named.weight)))
 
 
@@ -149,7 +149,7 @@ def _recipes(column: str, kind: str, named: Named, sample: pl.DataFrame) -> dict
         return {column: Recipe(CATEGORICAL, (column,), training_only=served, **named.ids)}
     if kind == LIST:
         return {column: Recipe(LIST, (column,), weights=named.id_weights.get(column), **named.ids, **named.of_lists)}
-    times = named.of_times if named.of_times else {"unit": unit_of(sample[column])}
+    times = named.of_times if named.of_times else {"unit": unit_of(sample[column]), "guessed": True}
     return {f"{column}_{part}": Recipe(TIME, (column,), part=part, training_only=served, **times, **named.ids) for part in (HOUR, WEEKDAY)}
 
 
@@ -162,11 +162,14 @@ def unit_of(values: pl.Series) -> str | None:
     return next(unit for unit, least in (("ns", 1e17), ("us", 1e14), ("ms", 1e11), ("s", 0)) if size >= least)
 
 
-def _early(values: pl.Series) -> bool:
-    """Return True if all times are numbers that mean the first years after 1970; they are more likely dates without separators."""
-    if unit_of(values) != "s":
-        return False
-    return values.cast(pl.String).cast(pl.Float64, strict=False).max() < _EARLY_S
+def _one_hot(sample: pl.DataFrame, columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return the columns of 0 and 1 that may be one list, by the text before their last underscore: three or more of them."""
+    found: dict[str, list[str]] = {}
+    for name in columns:
+        prefix, between, _ = name.rpartition("_")
+        if between and prefix and name in sample.columns and sample[name].cast(pl.String, strict=False).drop_nulls().is_in(["0", "1"]).all():
+            found.setdefault(prefix, []).append(name)
+    return {prefix: names for prefix, names in found.items() if len(names) >= _LEAST_ONE_HOT}
 
 
 def _kind(values: pl.Series) -> tuple[str | None, str]:
@@ -178,7 +181,8 @@ def _kind(values: pl.Series) -> tuple[str | None, str]:
         return None, "unknown"
     given = values.drop_nulls()
     if dtype == pl.String:
-        given = given.filter(~given.str.strip_chars().str.to_lowercase().is_in(MISSING_TEXTS))
+        given = given.str.strip_chars()
+        given = given.filter(~given.str.to_lowercase().is_in(MISSING_TEXTS))
     if given.is_empty():
         return None, "empty"
     if dtype.is_temporal():
@@ -189,9 +193,10 @@ def _kind(values: pl.Series) -> tuple[str | None, str]:
         return NUMERICAL, ""
     if dtype.is_integer():
         return NUMERICAL, _doubt(given, few=True)
-    if given.str.contains(_INTEGER).all():
+    numbers = given.str.contains(_DECIMAL).all() and not given.str.contains(_CODE).any()
+    if numbers and (given.str.contains(_INTEGER) | given.str.contains(r"^[-+]0$")).all():
         return NUMERICAL, _doubt(given, few=True)
-    if given.str.contains(_DECIMAL).all() and not given.str.contains(r"^0[0-9]").any() and given.str.contains(".", literal=True).any():
+    if numbers:
         return NUMERICAL, ""
     if given.str.to_lowercase().is_in(_BOOLEANS).all():
         return CATEGORICAL, ""
@@ -199,6 +204,8 @@ def _kind(values: pl.Series) -> tuple[str | None, str]:
         # texts that begin with a date are times only if all of them parse
         found = given.alias("time").to_frame().select(moment("time", pl.String(), None, None).bad)
         return (CATEGORICAL, "") if found.to_series().any() else (TIME, "")
+    if given.str.contains(_DRESSED).all() and given.str.contains(r"[%$€£¥,]").any():
+        return CATEGORICAL, "dressed"
     if _SHARE_NUMBERS < given.str.contains(_DECIMAL).mean() < 1:
         return CATEGORICAL, "mostly"
     return CATEGORICAL, _doubt(given, few=False)
@@ -208,12 +215,16 @@ def _doubt(given: pl.Series, few: bool) -> str:
     distinct, rows = given.n_unique(), len(given)
     if rows >= _MANY_ROWS and distinct > _SHARE_MANY * rows:
         return "many"
-    return "few" if few and 2 < distinct <= max(_FEW, _SHARE_FEW * rows) else ""
+    if not few or distinct <= 2:
+        return ""
+    return "few" if distinct <= max(_FEW, _SHARE_FEW * rows) else "some" if rows >= _MANY_ROWS else ""
 
 
 def _warn_of(doubtful: dict[str, list[str]], warn: Callable[[str], None]) -> None:
     said = {
         "few": "whole numbers with few distinct values are used as numbers; if they are ids: --categorical {0}; if not: --numerical {0}",
+        "some": "whole numbers are used as numbers; if they are ids: --categorical {0}; if not: --numerical {0}",
+        "dressed": "numbers written with %, a currency or a comma are used as ids; if they are numbers, write them plainly: 52, 9.99, 31.55, 7796.50",
         "many": "over half of the values are distinct; if they name rows: --ignore {0}; if they are ids: --categorical {0}; else: --numerical {0}",
         "empty": "no values in the first rows, so left out; --categorical {0}, --numerical {0} or --ignore {0} sets the type",
         "unknown": "the type is not supported, so left out (--ignore {0})",

@@ -37,6 +37,7 @@ from utils.encoding import columns
 from utils.encoding.columns import Made
 from utils.encoding.id_weights import fault, id_weights
 from utils.encoding.kinds import is_undecided
+from utils.encoding.marks import MARK, escaped
 from utils.encoding.recipe import CATEGORICAL
 from utils.encoding.values import ValueKindError, texts_of
 
@@ -277,6 +278,8 @@ def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
             continue
         if isinstance(dtype, pl.Categorical):
             places, found = pl.col(name).to_physical(), dtype.categories.to_series()
+            if found.str.starts_with(MARK).any():
+                found = found.to_frame("text").select(escaped(pl.col("text"))).to_series()
         else:
             table = TextPlaces()
             value = pl.col(name).list.eval(table.of(pl.element())) if dtype == pl.List else table.of(pl.col(name))

@@ -16,7 +16,10 @@ from preproc.reading.files import FormFlags, form_of
 from preproc.reading.stores import Source, release
 from preproc.reading.table_file import Block, TableFile
 from utils.csv_rows import DOUBLE
-from utils.encoding.marks import text
+from utils.encoding.kinds import Evidence, evidence
+from utils.encoding.marks import MARK, TYPES, marked
+from utils.encoding.recipe import CATEGORICAL, TEXT, Recipe
+from utils.encoding.values import ValueKindError, texts_of
 from utils.naming import naming
 
 _KEY = "\0key"  # column of a staged side table; no file has a column of this name
@@ -36,6 +39,7 @@ class Join:
         quote: the style of quotes in CSV files (`utils.csv_rows`).
         staged: its rows, sorted by key; None until it is read.
         columns: the columns that it adds to the rows.
+        kind: the kind of its keys' values, by which 1, 1.0 and "1" are one key; None until it is read.
     """
 
     label: str
@@ -46,6 +50,7 @@ class Join:
     quote: str = DOUBLE
     staged: Path | None = None
     columns: tuple[str, ...] = ()
+    kind: str | None = None
 
     def read(self, path: Path) -> "Join":
         """Write the rows to a file, sorted by key, and return the join with its columns.
@@ -61,6 +66,11 @@ class Join:
         except pl.exceptions.PolarsError as error:
             why = " ".join(str(error).split())[:120]
             raise DatasetError(f"{self.label}: its files have different columns ({why}); expected the same columns and types in each") from None
+        try:
+            kind = functools.reduce(Evidence.joined, (evidence(block.frame[_KEY]) for _, block in blocks)).kind
+            rows = rows.with_columns(_canonical(kind, rows[_KEY]))
+        except ValueError as error:
+            raise DatasetError(f"{self.files[0]}: column {self.side_key} {error} ({self.label})") from None
         twice = rows[_KEY].is_duplicated()
         if twice.any():
             key = rows[_KEY][twice.arg_max()]
@@ -68,7 +78,7 @@ class Join:
             raise DatasetError(f"{second}: column {self.side_key}: {key!r} is also in {first}; expected each key once ({self.label})")
         with naming(path):
             rows.sort(_KEY).write_ipc(path, compression="uncompressed")
-        return replace(self, staged=path.absolute(), columns=tuple(name for name in rows.columns if name != _KEY))
+        return replace(self, staged=path.absolute(), columns=tuple(name for name in rows.columns if name != _KEY), kind=kind)
 
     def look_up(self, frame: pl.DataFrame, columns: Sequence[str]) -> tuple[pl.DataFrame, pl.Series]:
         """Look up the keys of n rows.
@@ -83,7 +93,11 @@ class Join:
         Raises:
             ValueError: the type of the key column cannot be converted to texts.
         """
-        rows, keys = _loaded(self.staged), _texts(frame, self.key)
+        rows = _loaded(self.staged)
+        try:
+            keys = _canonical(self.kind, _marked(frame, self.key))
+        except ValueKindError as error:
+            raise ValueError(f"column {self.key}: {error} ({self.label})") from None
         places = rows[_KEY].search_sorted(keys.fill_null("")).clip(upper_bound=rows.height - 1)
         lacking = (rows[_KEY].gather(places) != keys).fill_null(True)
         places = pl.select(pl.when(~lacking).then(places)).to_series()
@@ -102,7 +116,7 @@ def _blocks_of(join: Join, source: Source) -> list[tuple[Source, Block]]:
             hint = f"; {join.label}=COLUMN names the key of the side table" if join.side_key == join.key else ""
             raise DatasetError(f"{source}: has no column {join.side_key}; it has {listed(block.frame.columns)} ({join.label}){hint}")
         try:
-            keys = _texts(block.frame, join.side_key)
+            keys = _marked(block.frame, join.side_key)
         except ValueError as error:
             raise DatasetError(f"{source}: {error} ({join.label})") from None
         if keys.has_nulls():
@@ -113,10 +127,20 @@ def _blocks_of(join: Join, source: Source) -> list[tuple[Source, Block]]:
     return found
 
 
-def _texts(frame: pl.DataFrame, name: str) -> pl.Series:
-    """Convert a column of keys to texts without blanks around them; null where a key is missing. Raises ValueError where its type has no texts."""
-    found = frame.select(text(pl.col(name), frame.schema[name], name).alias(name))[name].str.strip_chars()
+def _marked(frame: pl.DataFrame, name: str) -> pl.Series:
+    """Convert a column of keys to marked texts without blanks around them; null where a key is missing. Raises ValueError where its type has none."""
+    dtype = frame.schema[name]
+    if dtype not in (pl.String, pl.Categorical, pl.Enum):
+        return frame.select(marked(pl.col(name), dtype, name).alias(name))[name]
+    found = frame.select(marked(pl.col(name).cast(pl.String).str.strip_chars(), pl.String(), name).alias(name))[name]
     return found.set(found == "", None)
+
+
+def _canonical(kind: str, keys: pl.Series) -> pl.Series:
+    """Return the one text of each key; a typed key among keys that are texts has the text that a CSV file would have. Raises ValueKindError."""
+    if kind == TEXT:
+        keys = keys.str.replace(f"^{MARK}[{''.join(mark[1] for mark in TYPES)}]", "")
+    return texts_of(Recipe(CATEGORICAL, (keys.name,), values=kind), keys)
 
 
 def _place(row: int, blocks: Sequence[tuple[Source, Block]]) -> str:

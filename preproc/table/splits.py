@@ -1,5 +1,6 @@
 """The division of rows into training, validation and test splits: by files, by time, by a fraction, or by a column's value."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from preproc.table.staging import SPLIT
 from utils.encoding.columns import Made, hashes, moment, text
 
 FILES, TIME, KEY, ROWS, COLUMN = "files", "time", "key", "rows", "column"
+# The units of counts, each with the least one that is later than July 1979, or than the year 9999 in the unit before.
+_LEAST_S = (("ns", 2e17), ("us", 2e14), ("ms", 2.6e11), ("s", -math.inf))
 TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
 
 
@@ -76,11 +79,21 @@ class SplitRule:
         if self.by == COLUMN:
             return self._by_values({*counts()[engine.VALUE]})
         if self.by == TIME:
-            low, high = _times(counts().sort(engine.VALUE), self.valid_fraction, self.test_fraction)
+            found = counts().sort(engine.VALUE)
+            self._check_units(found[engine.VALUE])
+            low, high = _times(found, self.valid_fraction, self.test_fraction)
         else:
             low, high = 1 - self.valid_fraction - self.test_fraction, 1 - self.test_fraction
         found = {TRAIN: value < low, VALID: (value >= low) & (value < high), TEST: value >= high}
         return {split: found[split] for split in (TRAIN, *self.made)}
+
+    def _check_units(self, micros: pl.Series) -> None:
+        """Raise DatasetError where counts of two units were read as seconds: rows could not be put in order."""
+        ends = [int(micros[place]) // 1_000_000 for place in (0, -1)]
+        units = [next(unit for unit, least in _LEAST_S if end >= least) for end in ends]
+        if units[0] != units[1]:
+            shown = " and ".join(f"{unit} ({end})" for unit, end in zip(units, ends, strict=True))
+            raise DatasetError(f"--split_by {self.column}: holds times in {shown} since 1970; expected one unit, as rows are put in order by it")
 
     def _by_values(self, found: set[str]) -> dict[str, pl.Expr | None]:
         """Return the conditions of splits by a column, whose values are the splits' names or the given values."""

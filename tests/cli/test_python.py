@@ -116,6 +116,8 @@ BAD = [
     (lambda s, n: s.update(num_0=np.full(n, 70000.0)), "feature num_0: value 70000.0 of sample 0 is not a finite float16"),
     (lambda s, n: s.update(num_0=np.where(np.arange(n) == 5, np.nan, 0)), "feature num_0: value nan of sample 5 is not a finite"),
     (lambda s, n: s.update(num_0=None), "feature num_0: has shape [], expected [B]"),
+    (lambda s, n: s.update(num_0=np.ma.array(np.zeros(n), mask=np.arange(n) == 3)), "feature num_0: the value of sample 3 is masked"),
+    (lambda s, n: s.update(cat_1=np.ma.array(np.zeros(n, int), mask=np.arange(n) == 2)), "feature cat_1: the value of sample 2 is masked"),
 ]
 
 

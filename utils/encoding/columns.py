@@ -17,8 +17,9 @@ from utils.encoding.times import iso_times
 
 MISSING_TEXTS = ("", "na", "n/a", "nan", "null", "none", "\\n")  # texts for a missing number or time, compared without case
 FEW = 64  # Python converts or looks up as many texts one by one in less time than Polars needs to plan a query
+_YEARS_S = (300_000_000, 4_102_444_800)  # July 1979 and the end of 2099, in seconds since 1970
 _YES, _NO = ("1", "true", "yes", "t", "y", "1.0"), ("0", "false", "no", "f", "n", "0.0")
-_COMPARISON = re.compile(r"\s*(.+?)\s*(>=|<=|==|!=|>|<|=)\s*(.+?)\s*").fullmatch
+_COMPARISON = re.compile(r"""\s*(.+?)\s*(>=|<=|==|!=|>|<|=)\s*("[^"]*"|'[^']*'|.+?)\s*""").fullmatch
 
 
 class Made(NamedTuple):
@@ -49,14 +50,17 @@ def parsed_label(text: str) -> Comparison:
     if found is None:
         return Comparison(text.strip())
     column, sign, than = found[1].strip("`"), found[2].replace("==", "="), found[3]
-    if re.search(r"[<>=]|\s(and|or)\s", than):
+    quoted = len(than) > 1 and than[0] in "\"'" and than[-1] == than[0]
+    if not quoted and re.search(r"[<>=]|\s(and|or)\s", than):
         raise ValueError(f"{text!r}: expected a column, or one comparison as in 'rating >= 4'")
     try:
         return Comparison(column, sign, float(than))
     except ValueError:
+        if quoted and sign in ("=", "!="):
+            return Comparison(column, sign, than[1:-1])
         if sign not in ("=", "!="):
             raise ValueError(f"{text!r}: {than!r} is not a number; texts can be compared with == and != only") from None
-        return Comparison(column, sign, than[1:-1] if than[:1] in "\"'" and than[-1:] == than[:1] and len(than) > 1 else than)
+        return Comparison(column, sign, than)
 
 
 def made(recipe: Recipe, schema: Mapping[str, pl.DataType]) -> Made:
@@ -111,7 +115,7 @@ def number(column: str, dtype: pl.DataType) -> Made:
     raise ValueError(f"column {column} holds {dtype}, expected numbers")
 
 
-def moment(column: str, dtype: pl.DataType, form: str | None, unit: str | None) -> Made:
+def moment(column: str, dtype: pl.DataType, form: str | None, unit: str | None, guessed: bool = False) -> Made:
     """Convert a column to times, Datetime in microseconds of UTC; null where a value is missing.
 
     Args:
@@ -119,6 +123,7 @@ def moment(column: str, dtype: pl.DataType, form: str | None, unit: str | None) 
         dtype: the column's type: a date or a time, a text, or a number that counts `unit` since 1970.
         form: the format of texts, and of numbers whose digits are a time (`%y%m%d%H`); None for ISO 8601.
         unit: the unit of numbers and of texts of numbers: s, ms, us or ns; None for s.
+        guessed: whether the unit was inferred: then numbers outside July 1979 to 2100 are bad, without a unit all.
     """
     value, kind = pl.col(column), pl.Datetime("us")
     if dtype.is_temporal() and dtype not in (pl.Duration, pl.Time):
@@ -129,7 +134,15 @@ def moment(column: str, dtype: pl.DataType, form: str | None, unit: str | None) 
         return Made(found := _formatted(given, form).cast(kind), given.is_not_null() & found.is_null(), f"a time in the format {form}, or nothing")
     count = given.cast(pl.Float64, strict=False) if not dtype.is_integer() else value.cast(pl.Int64)
     micros = (count * UNITS[unit or "s"]).round().cast(pl.Int64, strict=False).cast(kind)
+    if guessed:
+        low, high = (moment * UNITS["s"] for moment in _YEARS_S)
+        micros = pl.when(micros.dt.timestamp("us").is_between(low, high)).then(micros) if unit else pl.lit(None, kind)
     found = pl.coalesce(micros, iso_times(given)) if not dtype.is_numeric() else micros
+    if guessed:
+        counts = f"{unit} since 1970 from July 1979 to 2100, or as in" if unit else "no number, but as in"
+        digits = "10 digits look like s, 13 like ms, 16 like us, 19 like ns: --time_unit; 8 like a date: --time_format %Y%m%d"
+        expected = f"a time, as in the first training rows: {counts} 2020-01-31 13:45:00 ({digits})"
+        return Made(found, given.is_not_null() & found.is_null(), expected)
     return Made(
         found, given.is_not_null() & found.is_null(), f"a time: {unit or 's'} since 1970, or as in 2020-01-31 13:45:00 or 2020-01-31T13:45:00+01:00"
     )
@@ -142,8 +155,8 @@ def label(comparison: Comparison, dtype: pl.DataType) -> Made:
         lower = text(pl.col(column), dtype, column).str.to_lowercase().str.strip_chars()
         return Made(lower.is_in(_YES), ~lower.is_in(_YES + _NO).fill_null(False), "0 or 1, true or false, yes or no (or a comparison: 'rating >= 4')")
     if isinstance(than, str):
-        value = text(pl.col(column), dtype, column)
-        return Made(value == than if sign == "=" else value != than, value.is_null(), "a text")
+        value, than = text(pl.col(column), dtype, column).str.strip_chars(), than.strip()
+        return Made(value == than if sign == "=" else value != than, (value == "").fill_null(True), "a text")
     found, bad, _ = number(column, dtype)
     signs = {">=": found >= than, "<=": found <= than, ">": found > than, "<": found < than, "=": found == than, "!=": found != than}
     return Made(signs[sign], found.is_null() if bad is None else bad | found.is_null(), "a number")
@@ -209,7 +222,7 @@ def _formatted(texts: pl.Expr, form: str) -> pl.Expr:
 
 
 def _part(recipe: Recipe, dtype: pl.DataType) -> Made:
-    found, bad, expected = moment(recipe.columns[0], dtype, recipe.format, recipe.unit)
+    found, bad, expected = moment(recipe.columns[0], dtype, recipe.format, recipe.unit, recipe.guessed)
     if recipe.part == DAYS_SINCE:
         start = pl.lit(recipe.since).str.to_datetime("%Y-%m-%d", time_unit="us")
         return Made((found - start).dt.total_microseconds() / 86_400e6, bad, expected)

@@ -1,6 +1,7 @@
 """Values as texts, plain or with a type mark as a prefix, which tells 33, 33.0 and "33" apart until the column's kind is known.
 
-Values of CSV files, JSON lines and text columns have no mark. Marks are used in intermediate data only; vocabularies hold none.
+Values of CSV files, JSON lines and text columns have no mark; if one begins with the first character of a mark, that is doubled. Marks are used in
+intermediate data only; vocabularies hold none.
 """
 
 import polars as pl
@@ -40,7 +41,7 @@ def text(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
 
 
 def marked(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
-    """Convert values to texts with a type mark; texts themselves get no mark. Null where a value is missing or empty.
+    """Convert values to texts with a type mark; texts themselves get no mark, see `escaped`. Null where a value is missing or empty.
 
     Raises:
         ValueError: the type cannot be converted to texts.
@@ -56,10 +57,18 @@ def marked(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
     if dtype == pl.Datetime:
         value = value.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if getattr(dtype, "time_zone", None) else value
         return pl.lit(OF_DATETIME) + value.cast(pl.Datetime("us")).dt.strftime("%Y-%m-%d %H:%M:%S%.6f")
-    return text(value, dtype, column)
+    found = text(value, dtype, column)
+    return escaped(found) if dtype in (pl.String, pl.Categorical, pl.Enum) else found
+
+
+def escaped(texts: pl.Expr) -> pl.Expr:
+    """Double the first character of texts that could be taken for marked ones."""
+    return pl.when(texts.str.starts_with(MARK)).then(MARK + texts).otherwise(texts)
 
 
 def split_mark(text: str) -> tuple[str, str]:
     """Split a text into its type mark, empty where there is none, and the rest."""
+    if text.startswith(MARK * 2):
+        return "", text[1:]
     mark = text[:2] if text[:2] in TYPES else ""
     return mark, text[len(mark) :]

@@ -30,7 +30,7 @@ BETWEEN = "\x1f"  # separates the values of a cross in its texts
 TRAINING_ONLY = "training_only"
 _IDS = ("frequency_threshold", "max_ids", "hash_buckets", "table", "embedding_dim")
 _NUMBERS = ("transform", "missing", "clip", "buckets", "embedding_dim")
-_TIME = ("part", "format", "unit", "since")
+_TIME = ("part", "format", "unit", "since", "guessed")
 _OPTIONS = {
     CATEGORICAL: ("column", *_IDS, TRAINING_ONLY),
     NUMERICAL: ("column", *_NUMBERS, TRAINING_ONLY),
@@ -47,10 +47,11 @@ class Recipe:
 
     `columns` are the table's columns that the feature reads; for a cross, `parts` holds the recipe by which each becomes a text.
     `frequency_threshold` and `max_ids` limit the vocabulary. `hash_buckets`: ids come from a hash, without a vocabulary. `missing` and `clip` are
-    in the column's own unit. `mean`, `std` and `boundaries` are fitted, and so is `values`: the kind of the column's values, which determines
-    the text of each value (see the module `values`; None: not recorded). `weights` is the column of the weights of a list's values (see the module
-    `id_weights`; None: there are none). `training_only` is the raw value that scores take for a feature that is for training only, as it stands in
-    the column (None: scores read the column).
+    in the column's own unit. `guessed`: the unit of times was inferred, so that a count outside July 1979 to 2100 in this unit is bad; where no unit
+    was, the times are no counts, and any count is bad. `mean`, `std` and `boundaries` are fitted, and so is `values`: the kind of the column's
+    values, which determines the text of each value (see the module `values`; None: not recorded). `weights` is the column of the weights of a list's
+    values (see the module `id_weights`; None: there are none). `training_only` is the raw value that scores take for a feature that is for training
+    only, as it stands in the column (None: scores read the column).
     """
 
     kind: str
@@ -72,6 +73,7 @@ class Recipe:
     format: str | None = None
     unit: str | None = None
     since: str = "1970-01-01"
+    guessed: bool = False
     parts: tuple["Recipe", ...] = ()
     mean: float | None = None
     std: float | None = None
@@ -239,6 +241,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "part": _one_of(*PARTS),
     "format": (_text, "a format of strftime, such as '%Y-%m-%d %H:%M:%S'"),
     "unit": _one_of(*UNITS),
+    "guessed": (lambda value: type(value) is bool, "true or false"),
     "since": (_date, "a date in quotes, '2020-01-31'"),
     "parts": (lambda value: isinstance(value, list | tuple), "a list of recipes"),
     "mean": (_number, "a number"),

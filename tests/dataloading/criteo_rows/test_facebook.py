@@ -37,9 +37,11 @@ def write_terabyte(folder, sizes=MappingProxyType({"train": 70, "test": 21, "val
     return rows
 
 
-def write_archive(folder, rows, name="kaggleAdDisplayChallenge_processed.npz", ids_as=np.float64, **changes):
+def write_archive(folder, rows, name="kaggleAdDisplayChallenge_processed.npz", ids_as=np.float64, by_column=True, **changes):
+    """Write an archive as `data_utils.py` does, which collects columns, and transposes them before it saves."""
     labels, integers, ids = columns = drawn(rows)
-    arrays = {"X_int": integers, "X_cat": ids.astype(ids_as), "y": labels, "counts": COUNTS} | changes
+    laid = (lambda array: np.transpose(np.ascontiguousarray(array.T))) if by_column else np.ascontiguousarray
+    arrays = {"X_int": laid(integers), "X_cat": laid(ids.astype(ids_as)), "y": labels, "counts": COUNTS} | changes
     np.savez_compressed(folder / name, **{key: value for key, value in arrays.items() if value is not None})
     return columns
 
@@ -83,9 +85,12 @@ def test_float32_values_and_ids_modulo_max_ind_range(tmp_path):
     check(spec, "train", rows["train"], modulo=10)
 
 
+@pytest.mark.parametrize("by_column", [True, False])
 @pytest.mark.parametrize("ids_as", [np.float64, np.int32, np.int64])
-def test_archive_is_cut_into_seven_days_and_the_last_into_test_and_valid(tmp_path, ids_as):
-    columns = write_archive(tmp_path, 40, ids_as=ids_as)  # days of 6, 6, 6, 6, 6, 5, 5 rows; the last: 3 for testing, 2 for validation
+def test_archive_is_cut_into_seven_days_and_the_last_into_test_and_valid(tmp_path, ids_as, by_column):
+    columns = write_archive(
+        tmp_path, 40, ids_as=ids_as, by_column=by_column
+    )  # days of 6, 6, 6, 6, 6, 5, 5 rows; the last: 3 for testing, 2 for validation
     spec = transcribed(tmp_path, "--src_batch_size", 7)
     for split, start, stop in (("train", 0, 35), ("test", 35, 38), ("valid", 38, 40)):
         check(spec, split, part(columns, start, stop))
@@ -200,7 +205,6 @@ ARCHIVES = {
     "no counts": ({"counts": None}, "there is no array counts"),
     "12 integers": ({"X_int": np.zeros((40, 12), np.int32)}, r"X_int is int32 \[40, 12\]; expected numbers \[rows, 13\]"),
     "other rows": ({"X_int": np.zeros((39, 13), np.int32)}, "X_cat has 40 rows, X_int has 39; expected the same"),
-    "columns first": ({"X_cat": np.asfortranarray(np.zeros((40, 26)))}, r"X_cat is float64 \[40, 26\], columns first; expected numbers \[rows, 26\]"),
     "texts": ({"X_cat": np.full((40, 26), "a")}, r"X_cat is <U1 \[40, 26\]; expected numbers"),
     "half an id": ({"X_cat": np.full((40, 26), 0.5)}, "feature cat_0, row 0: found 0.5, expected a whole number"),
     "no id": ({"X_cat": np.full((40, 26), np.nan)}, "feature cat_0, row 0: found nan, expected a whole number"),

@@ -47,6 +47,23 @@ def test_records_become_a_dataset(tmp_path, texts):
         found.close()
 
 
+@pytest.mark.parametrize("name", ["validation_data.bin", "val_data.bin"])
+def test_validation_rows_by_both_names(tmp_path, name):
+    rows = write(tmp_path / "d")
+    (tmp_path / "d" / name).write_bytes((tmp_path / "d" / "test_data.bin").read_bytes())
+    found = TfRawSplit(transcribed(tmp_path / "d"), "valid")
+    assert_array_equal(found.read_labels(0, 11), rows["test"][0])
+    found.close()
+
+
+def test_two_files_of_validation_rows_are_an_error(tmp_path):
+    write(tmp_path / "d")
+    for name in ("validation_data.bin", "val_data.bin"):
+        (tmp_path / "d" / name).write_bytes((tmp_path / "d" / "test_data.bin").read_bytes())
+    with pytest.raises(UserError, match=r"d: holds validation_data.bin and val_data.bin; expected one of them"):
+        transcribed(tmp_path / "d")
+
+
 def facebooks(folder):
     records = np.fromfile(folder / "train_data.bin", "<i4").reshape(-1, 40)
     records[:, 1:14] = 7

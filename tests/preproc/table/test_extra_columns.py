@@ -192,6 +192,7 @@ def datasets(folder: Path, ways: tuple[str, ...], events: list, side: dict, as_j
         write(folder / "side.csv", "id,c,h_side\n" + "".join(f"{key},{cell},{bit}\n" for key, (cell, bit) in side.items()))
     write(folder / "t.csv", "k,y,h_b,h_a\n" + "".join(",".join(row) + "\n" for row in events))
     lines = []
+    side = side | ({"01": side["1"]} if {*side} == {"1"} else {})  # among whole numbers 01 is 1
     for key, label, b, a in events:
         cell, bit = side.get(key.strip(), ("", ""))
         lists = "|".join(name for name, value in (("b", b), ("a", a), ("side", bit)) if value in ("1", "true"))

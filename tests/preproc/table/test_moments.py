@@ -51,9 +51,7 @@ def test_constants_are_0_and_an_id_far_from_zero_keeps_its_spread(tmp_path, caps
     said = capsys.readouterr().err
     assert {*made["train"]["seconds"], *made["train"]["nanos"]} == {0.0}
     ids = np.array(made["train"]["id"])
-    assert (
-        np.abs(ids).max() == pytest.approx(3**0.5, rel=0.01) and ids.std() == pytest.approx(1, rel=1e-6) and abs(ids.mean()) < 1e-2
-    )  # a float's neighbours are 256 apart there
+    assert np.abs(ids).max() == pytest.approx(3**0.5, rel=0.01) and ids.std() == pytest.approx(1, rel=1e-6) and abs(ids.mean()) < 1e-2
     assert "feature seconds: every value in the training rows is 1700000000000, so it is 0 there; --ignore leaves the column out" in said
     assert "feature nanos: every value" in said and "feature id" not in said and "feature plain" not in said
 

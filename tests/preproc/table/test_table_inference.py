@@ -69,7 +69,7 @@ def test_types(tmp_path, capsys):
     assert "column record: the type is not supported, so left out" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flags", [(), ("--categorical", "few,many"), ("--numerical", "few,many"), ("--ignore", "few,many")])
+@pytest.mark.parametrize("flags", [(), ("--categorical", "few,many,some"), ("--numerical", "few,many,some"), ("--ignore", "few,many,some")])
 def test_one_warning_for_columns_that_may_be_ids(tmp_path, capsys, flags):
     text = "s,few,many,some,genre,y\n" + "".join(f"{'ab'[i % 2]},{i % 12},{1000 + i},{i // 5},{i % 2},{i % 2}\n" for i in range(300))
     made = make(tmp_path, text, text, "--label", "y", *flags)
@@ -79,10 +79,11 @@ def test_one_warning_for_columns_that_may_be_ids(tmp_path, capsys, flags):
     else:
         assert "warning: column few: whole numbers with few distinct values are used as numbers; if they are ids: --categorical few" in said
         assert "warning: column many: over half of the values are distinct; if they name rows: --ignore many" in said
-        assert said.count("\n") == 2
+        assert "warning: column some: whole numbers are used as numbers; if they are ids: --categorical some; if not: --numerical some" in said
+        assert said.count("\n") == 3
     kind = {"--categorical": "categorical", "--ignore": None}.get(flags[0] if flags else "", "numerical")
     found = {name: entry["kind"] for name, entry in made.metadata["transforms"].items()}
-    assert (found.get("few"), found.get("many"), found["some"], found["genre"]) == (kind, kind, "numerical", "numerical")
+    assert (found.get("few"), found.get("many"), found.get("some"), found["genre"]) == (kind, kind, kind, "numerical")
 
 
 def test_the_column_that_splits_is_a_feature_only_if_named(tmp_path):
@@ -92,11 +93,13 @@ def test_the_column_that_splits_is_a_feature_only_if_named(tmp_path):
     assert list(make(tmp_path, text, None, *flags, "--numerical", "t", dst="named").metadata["transforms"]) == ["s", "t"]
 
 
-def test_dates_that_look_like_seconds_give_a_warning(tmp_path, capsys):
+def test_dates_that_look_like_seconds_are_bad_until_their_format_or_unit_is_given(tmp_path, capsys):
     text = "s,d,y\na,20240101,1\nb,20240203,0\n"
     flags = ("--label", "y", "--times", "d")
-    make(tmp_path, text, text, *flags)
-    assert "column d: values such as 20240101 are read as seconds since 1970; if they are dates: --time_format %Y%m%d" in capsys.readouterr().err
+    with pytest.raises(DatasetError, match=r"line 2, column d: '20240101', expected a time, .* 8 like a date: --time_format %Y%m%d"):
+        make(tmp_path, text, text, *flags)
+    assert make(tmp_path, text, text, *flags, "--time_unit", "s", dst="unit").values("d_hour") == ["6"]
+    capsys.readouterr()
     made = make(tmp_path, text, text, *flags, "--time_format", "%Y%m%d", dst="form")
     assert capsys.readouterr().err == "" and made.values("d_weekday") == ["1", "6"]
 
