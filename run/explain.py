@@ -39,13 +39,16 @@ def explain(run: Prepared) -> None:
     options, split, start = run.config.run, as_served(run.splits[run.config.run.split]), time.perf_counter()
     rows = {table.name: table.rows for table in run.tables}
     sources = [feature for feature in run.features if feature.name == feature.source]
-    sample = draw(split, options.explain_samples, options.seed, [rows[feature.table] for feature in sources], run.config.data.out_of_range)
+    tables, weighted = [rows[feature.table] for feature in sources], run.spec.weight is not None
+    sample = draw(split, options.explain_samples, options.seed, tables, run.config.data.out_of_range, weighted)
     count = len(sample.labels)
     _tell_sample(run, sample, split.num_samples)
     if count < 2:
         raise UserError(
             f"--mode explain: the sample of the {options.split} split holds {count} row; expected at least 2, whose values can be permuted"
         )
+    if weighted and not sample.weights.any():
+        raise UserError(f"--mode explain: all {count:,} rows of the sample have weight 0 (column {run.spec.weight}); --explain_samples asks for more")
     features = ModelFeatures.of(run.tables, run.features, run.spec.numerical, run.spec.numerical_dtype, served_values(run.spec))
     copies = copies_among(features, sample.inputs)
     units = units_of(features, run.checkpoint.manifest.get(transforms.NAME))
@@ -55,12 +58,12 @@ def explain(run: Prepared) -> None:
     positive, places = sample.labels.astype(bool), [places_of(features, unit.features) for unit in units]
     turns = len(units) * len(permutations)
     with run.console.progress(count * (1 + turns), "importance", "rows") as progress:
-        whole, found = importances(score, sample.inputs, positive, places, permutations, _advance(run, progress, count, turns))
+        whole, found = importances(score, sample.inputs, positive, places, permutations, _advance(run, progress, count, turns), sample.weights)
     ranked = sorted(zip(units, found, strict=True), key=lambda pair: -(pair[1].auc_lost or pair[1].log_loss_lost).mean)
     _tell(run, whole, count, ranked, copies)
     if features.served:
         run.console.say(f"for training only, so without effect on scores: {shown_served(features.served)} in every row")
-    figures = {"auc": whole.auc, "log_loss": whole.log_loss, "samples": count}
+    figures = {"auc": whole.auc, "log_loss": whole.log_loss, "samples": count} | ({"weight": float(sample.weights.sum())} if weighted else {})
     by_unit = [
         {
             "name": unit.name,
@@ -126,7 +129,10 @@ def _tell_sample(run: Prepared, sample: Sample, rows: int) -> None:
     run.console.say(f"{which} of the {options.split} split: the sample{few}")
     if sample.out_of_range:
         run.console.say(f"{options.split}: {sample.out_of_range:,} ids out of range (--out_of_range {run.config.data.out_of_range})")
-    if count > 1 and (sample.labels.all() or not sample.labels.any()):
+    labels = sample.labels if sample.weights is None else sample.labels[sample.weights > 0]
+    if sample.weights is not None:
+        run.console.say(f"rows count by their weights (column {run.spec.weight}), as in training; {count - len(labels):,} have weight 0")
+    if count > 1 and len(labels) and (labels.all() or not labels.any()):
         run.console.warn("all labels of the sample are the same: the AUC is undefined, and features are ranked by the log loss")
 
 

@@ -46,8 +46,10 @@ class Scored(NamedTuple):
     log_loss_influence: np.ndarray  # [n]
 
 
-def scored(logits: np.ndarray, positive: np.ndarray) -> Scored:
-    """Return the metrics of finite logits `[n]` against labels `[n]`, with the influence of each row."""
+def scored(logits: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> Scored:
+    """Return the metrics of finite logits `[n]` against labels `[n]`, with the influence of each row; `weights` `[n]` float64, None for 1 each."""
+    if weights is not None:
+        return _scored_by_weight(logits, positive, weights)
     z = logits.astype(np.float64)
     losses = np.maximum(z, 0) - z * positive + np.log1p(np.exp(-np.abs(z)))
     influence, auc = np.zeros(len(z)), None
@@ -63,8 +65,36 @@ def scored(logits: np.ndarray, positive: np.ndarray) -> Scored:
     return Scored(auc, float(losses.mean()), influence, losses - losses.mean())
 
 
+def _scored_by_weight(logits: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> Scored:
+    """Return `scored` of rows that count by their weights, of which one at least is positive.
+
+    The influences are those of a quotient of weighted sums (a ratio estimator, linearised).
+    """
+    z, count = logits.astype(np.float64), len(logits)
+    losses = np.maximum(z, 0) - z * positive + np.log1p(np.exp(-np.abs(z)))
+    total = float(weights.sum())
+    loss = float((weights * losses).sum() / total)
+    influence, auc = np.zeros(count), None
+    if weights[positive].any() and weights[~positive].any():
+        for label, mine in ((True, positive), (False, ~positive)):
+            order = np.argsort(z[~mine], kind="stable")
+            others, behind = z[~mine][order], np.concatenate([[0.0], np.cumsum(weights[~mine][order])])
+            below, not_above = (behind[np.searchsorted(others, z[mine], side)] for side in ("left", "right"))
+            right = (below + not_above) / (2 * behind[-1])  # share of the other class, by weight, that the row is ordered correctly with
+            right, own = right if label else 1 - right, weights[mine]
+            auc = float((own * right).sum() / own.sum())
+            influence[mine] = (right - auc) * own * (count / own.sum())
+    return Scored(auc, loss, influence, (losses - loss) * weights * (count / total))
+
+
 def importances(
-    score: Score, inputs: Inputs, positive: np.ndarray, units: Sequence[Places], permutations: Sequence[np.ndarray], advance: Callable[[], None]
+    score: Score,
+    inputs: Inputs,
+    positive: np.ndarray,
+    units: Sequence[Places],
+    permutations: Sequence[np.ndarray],
+    advance: Callable[[], None],
+    weights: np.ndarray | None = None,
 ) -> tuple[Scored, list[Importance]]:
     """Return the metrics of a sample, and the importance of each unit of columns.
 
@@ -80,10 +110,11 @@ def importances(
         units: the columns that move together.
         permutations: permutations of n rows; each unit is measured with each of them.
         advance: called after each scoring of the sample.
+        weights: the rows' weights, `[n]`; None for 1 each. A permuted row has the weight of the row whose label it has.
     """
-    whole = scored(score(inputs), positive)
+    whole = scored(score(inputs), positive, weights)
     advance()
-    return whole, [_importance(score, inputs, positive, unit, permutations, advance, whole) for unit in units]
+    return whole, [_importance(score, inputs, positive, unit, permutations, advance, whole, weights) for unit in units]
 
 
 def _importance(
@@ -94,21 +125,22 @@ def _importance(
     permutations: Sequence[np.ndarray],
     advance: Callable[[], None],
     whole: Scored,
+    weights: np.ndarray | None,
 ) -> Importance:
-    count = len(positive)
+    count, counted = len(positive), np.ones(len(positive), bool) if weights is None else weights > 0
     aucs, losses = [], []  # lost with each permutation
     of_auc, of_loss = np.zeros(count), np.zeros(count)
     for permutation in permutations:
-        found = scored(score(inputs.with_values(unit, inputs.taken(permutation))), positive)
+        found = scored(score(inputs.with_values(unit, inputs.taken(permutation))), positive, weights)
         advance()
         aucs.append(None if whole.auc is None else whole.auc - found.auc)
         losses.append(found.log_loss - whole.log_loss)
         for total, lost in ((of_auc, found.auc_influence - whole.auc_influence), (of_loss, found.log_loss_influence - whole.log_loss_influence)):
             total += lost / len(permutations)
             total[permutation] += lost / len(permutations)  # row `permutation[i]` gave row i its values
-    positives = int(positive.sum())
-    auc = None if whole.auc is None else _estimate(float(np.mean(aucs)), of_auc, min(positives, count - positives))
-    return Importance(auc, _estimate(float(np.mean(losses)), of_loss, count))
+    positives, rows = int((positive & counted).sum()), int(counted.sum())
+    auc = None if whole.auc is None else _estimate(float(np.mean(aucs)), of_auc, min(positives, rows - positives))
+    return Importance(auc, _estimate(float(np.mean(losses)), of_loss, rows))
 
 
 def _estimate(mean: float, influence: np.ndarray, fewest: int) -> Estimate:

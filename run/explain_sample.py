@@ -12,7 +12,7 @@ import numpy as np
 from dataloading.batches import Split
 from dataloading.id_weights import check_id_weights, ids_and_weights, without_idle
 from dataloading.id_weights import joined as joined_weights
-from dataloading.ranges import ERROR, check_ids, check_labels, check_numerical, into_range
+from dataloading.ranges import ERROR, check_ids, check_labels, check_numerical, check_weights, into_range
 from dataloading.sources import open_split, read_spec, table_rows
 from dataloading.training_only import as_served, served_values
 from run.explain_units import Inputs, joined
@@ -38,9 +38,10 @@ class Sample(NamedTuple):
     inputs: Inputs
     labels: np.ndarray  # [n] uint8; zeros where the split has none
     out_of_range: int  # ids that were mapped into their table
+    weights: np.ndarray | None = None  # [n] float64; None where the split has none
 
 
-def draw(split: Split, count: int, seed: int, tables: Sequence[int], out_of_range: str) -> Sample:
+def draw(split: Split, count: int, seed: int, tables: Sequence[int], out_of_range: str, weighted: bool = False) -> Sample:
     """Return a uniform sample of a split's rows without repetition; all rows where the split has no more.
 
     Args:
@@ -49,6 +50,7 @@ def draw(split: Split, count: int, seed: int, tables: Sequence[int], out_of_rang
         seed: seed of the choice.
         tables: rows of each categorical feature's table.
         out_of_range: treatment of ids beyond a table, as in `--out_of_range`.
+        weighted: whether to read the weights of the rows, too.
 
     Raises:
         DatasetError: a value is invalid, see `dataloading.ranges`.
@@ -60,7 +62,7 @@ def draw(split: Split, count: int, seed: int, tables: Sequence[int], out_of_rang
     rows = np.sort(np.random.default_rng(seed).choice(split.num_samples, count, replace=False, shuffle=False))
     numerical, labels = np.empty((count, len(spec.numerical)), np.float32), np.empty(count, np.uint8)
     ids = [np.empty((count, feature.columns), np.int32) for feature in spec.categorical]
-    changed = 0
+    changed, weights_of_rows = 0, np.empty(count) if weighted else None
     for first, last in _ranges(rows):
         start, stop = int(rows[first]), int(rows[last - 1]) + 1
         kept, here = rows[first:last] - start, split.first_row + start
@@ -70,6 +72,10 @@ def draw(split: Split, count: int, seed: int, tables: Sequence[int], out_of_rang
         read = split.read_labels(start, stop)
         check_labels(read, spec.label, here, partial(split.file, spec.label))
         numerical[first:last], labels[first:last] = numbers[kept], read[kept]
+        if weights_of_rows is not None:
+            read_weights = split.read_weights(start, stop)
+            check_weights(read_weights, spec.weight, here, partial(split.file, spec.weight))
+            weights_of_rows[first:last] = read_weights[kept]
         for place, feature in enumerate(spec.categorical):
             column, weights, path = split.read_ids(place, start, stop), None, partial(split.file, feature.name)
             if feature.weights:
@@ -82,7 +88,7 @@ def draw(split: Split, count: int, seed: int, tables: Sequence[int], out_of_rang
                 found, more = into_range(column[kept], tables[place], out_of_range)
             found = found if weights is None else without_idle(joined_weights(found, weights[kept]))
             ids[place][first:last], changed = found.reshape(len(kept), feature.columns), changed + more
-    return Sample(joined(numerical, ids), labels, changed)
+    return Sample(joined(numerical, ids), labels, changed, weights_of_rows)
 
 
 def _ranges(rows: np.ndarray) -> list[tuple[int, int]]:

@@ -83,8 +83,6 @@ def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Spli
         split = open_split(config.data, spec, config.run.split if config.run.mode == EXPLAIN else "test", config.run.seed, warn)
         if config.run.mode == EVAL:
             check_weighs(split)
-        if config.run.mode == EXPLAIN and spec.weight is not None:
-            warn(f"--mode explain counts every row once: it does not use the weights of column {spec.weight}")
         return {split.name: split}
     split = open_split(config.data, spec, config.run.split, config.run.seed, warn, labels=False)
     keys = stored_keys(spec, split.name) if config.data.dataset_type == "tf_raw" else None

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 NONE = "-"
+UNWEIGHTED = "Unweighted: every row counts once, whatever its weight."
 
 
 class Markup(str):

@@ -1,6 +1,6 @@
 """The quality of a run's predictions: calibration by decile, ROC, precision-recall and the scores of each class."""
 
-from report.page.html import Markup, code, note, section
+from report.page.html import UNWEIGHTED, Markup, code, note, section
 from report.page.measures import Bins, bins, deciles
 from report.page.outcome import Outcome
 from report.page.plots import Plot, Series, plotted
@@ -24,6 +24,8 @@ def quality(outcome: Outcome | None, command: str) -> tuple[Markup, list[Plot]]:
         [],
         [note(f"Of the {outcome.split} split, weights of step {outcome.step:,}." if outcome.step is not None else f"{outcome.split} split.")],
     )
+    if summary.get("auc_unweighted") is not None:
+        parts.append(note(UNWEIGHTED))
     if tenths:
         plots.append(_calibration(tenths))
     if histogram:

@@ -154,6 +154,8 @@ def describe(dataset: str | Path, max_rows: int = MAX_ROWS) -> Description:
     ]
     figures = tuple(one for of_feature, _ in found for one in of_feature)
     notes += [_said_of_weights(one) for one in figures if one.weights is not None]
+    if spec.weight is not None:
+        notes.append(f"Unweighted: every row counts once, whatever its {spec.weight}")
     return Description(tuple(splits.get(name) or SplitFigures(name, 0, 0, None) for name in names), figures, tuple(drift), tuple(notes))
 
 

@@ -29,6 +29,7 @@ class Predictions:
     scores: np.ndarray  # [n] float32, probabilities
     positive: np.ndarray  # [n] bool
     rows: np.ndarray | None  # [n] the rows of the split; None for all of them, in order
+    weighted: bool = False  # whether the file has the rows' weights, which the statistics here do not use
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def read_predictions(path: str | Path) -> Predictions:
         bad = int(np.argmin((scores >= 0) & (scores <= 1)))
         raise UserError(f"--predictions {path}: row {rows[bad]}: score {scores[bad]} is no probability, expected 0 to 1")
     in_order = bool((rows == np.arange(len(rows), dtype=rows.dtype)).all())
-    return Predictions(path, scores, labels.astype(bool), None if in_order else rows.astype(np.int64))
+    return Predictions(path, scores, labels.astype(bool), None if in_order else rows.astype(np.int64), "weight" in kinds)
 
 
 def paired(first: Predictions, second: Predictions) -> Paired:

@@ -126,10 +126,14 @@ def test_batches_without_weight_in_every_kind_of_log(run, weighted, flags):
     assert found.code == 0 and found.final["weightless_steps"] == 2, found.err
 
 
-def test_explain_says_that_it_uses_no_weights(run, weighted, tmp_path):
-    assert run("--dataset_path", weighted, *TRAIN, "--save_checkpoint_path", tmp_path / "c").code == 0
-    found = run("--dataset_path", weighted, "--cpu", "--mode", "explain", "--restore_checkpoint_path", tmp_path / "c")
-    assert found.code == 0 and "--mode explain counts every row once: it does not use the weights of column heft" in found.err
+def test_explain_counts_rows_by_their_weights(run, weighted, tmp_path):
+    """On all rows, its AUC and log loss are those of the evaluation."""
+    trained = run("--dataset_path", weighted, *TRAIN, "--save_checkpoint_path", tmp_path / "c")
+    flags = ("--dataset_path", weighted, "--cpu", "--restore_checkpoint_path", tmp_path / "c")
+    found = run(*flags, "--mode", "explain", "--split", "test", "--explain_samples", "100000")
+    assert found.code == 0 and "rows count by their weights (column heft), as in training" in found.out, found.err
+    assert found.final["auc"] == pytest.approx(trained.final["auc"], abs=1e-6) != trained.final["auc_unweighted"]
+    assert found.final["log_loss"] == pytest.approx(trained.final["validation_loss"], abs=1e-6)
 
 
 def test_keys_may_be_called_weight_in_a_dataset_without_weights(run, weighted, tmp_path):

@@ -83,3 +83,39 @@ def test_a_few_rows_and_a_single_class_have_no_interval():
     assert whole.auc is None and found[0].auc_lost is None and found[0].log_loss_lost.half > 0
     _, found = measured(inputs, np.arange(50) < 3, [random.permutation(50)])
     assert found[0].auc_lost.high is None and found[0].log_loss_lost.high is not None
+
+
+def test_rows_count_by_their_weights_as_if_they_stood_so_often():
+    """Whole weights are copies of a row; weights of 1 are none; rows of weight 0 have no effect."""
+    random = np.random.default_rng(5)
+    inputs, positive = draw(300, random)
+    logits, weights = np.round(score(inputs), 1), random.integers(0, 4, 300)  # with ties
+    found, copies = scored(logits, positive, weights.astype(float)), scored(np.repeat(logits, weights), np.repeat(positive, weights))
+    assert found.auc == pytest.approx(copies.auc, abs=1e-12) and found.log_loss == pytest.approx(copies.log_loss, abs=1e-12)
+    metrics = evaluate(logits, positive, weights=weights.astype(float))
+    assert found.auc == pytest.approx(metrics.auc, abs=1e-9) and found.log_loss == pytest.approx(metrics.log_loss, abs=1e-9)
+    ones, none = scored(logits, positive, np.ones(300)), scored(logits, positive)
+    for one, other in zip(ones, none, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+    permutation = random.permutation(300)
+    places = [Places([place], []) for place in range(4)]
+    whole, parts = importances(score, inputs, positive, places, [permutation], lambda: None, weights.astype(float))
+    for place, part in enumerate(parts):
+        values = inputs.numerical.copy()
+        values[:, place] = values[permutation, place]
+        lost = evaluate(score(Inputs(values, inputs.ids)), positive, weights=weights.astype(float))
+        assert part.auc_lost.mean == pytest.approx(whole.auc - lost.auc, abs=1e-9)
+        assert part.log_loss_lost.mean == pytest.approx(lost.log_loss - whole.log_loss, abs=1e-9)
+
+
+def test_intervals_of_weighted_rows_have_the_width_of_the_estimates_spread():
+    random = np.random.default_rng(6)
+    estimates = []
+    for _ in range(200):
+        inputs, positive = draw(300, random)
+        weights = random.exponential(size=300) * (random.random(300) < 0.8)
+        permutations = [random.permutation(300) for _ in range(5)]
+        estimates.append(importances(score, inputs, positive, [Places([0], [])], permutations, lambda: None, weights)[1][0])
+    for metric in ("auc_lost", "log_loss_lost"):
+        found = [getattr(one, metric) for one in estimates]
+        assert 0.85 < np.mean([one.half for one in found]) / 1.96 / np.std([one.mean for one in found]) < 1.5
