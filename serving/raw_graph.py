@@ -127,6 +127,7 @@ class RawGraph(tf.Module):
             given = _asserted(given, good, given, f"feature {feature.name}: value", "is neither empty nor 1 to 8 hexadecimal digits")
             return self._lookups[feature.name].ids(tf.strings.regex_replace(tf.strings.lower(given), "^0+([0-9a-f])", r"\1"))
         if feature.how.buckets is None:
+            given = tf.strings.strip(given) if feature.how.stripped else given
             return self._lookups[feature.name].ids(_text(feature.how.values, given))
         values = _bounded(feature.how, _checked_number(feature, given))
         boundaries = tf.constant([*feature.how.boundaries, float("inf")], tf.float64)  # infinity keeps the list from being empty

@@ -84,7 +84,7 @@ class Plan:
             content["weight"] = self.weight
         content["features"] = {}
         for name, recipe in self.features.items():
-            entry = replace(recipe, mean=None, std=None, boundaries=None, values=None, parts=()).to_dict()
+            entry = replace(recipe, mean=None, std=None, boundaries=None, values=None, stripped=False, parts=()).to_dict()
             if entry.get("column") == name:
                 del entry["column"]
             content["features"][name] = entry

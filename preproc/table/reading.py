@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -37,7 +37,7 @@ from utils.encoding import columns
 from utils.encoding.columns import Made
 from utils.encoding.id_weights import fault, id_weights
 from utils.encoding.kinds import is_undecided
-from utils.encoding.marks import MARK, escaped
+from utils.encoding.marks import BLANKS, MARK, escaped
 from utils.encoding.recipe import CATEGORICAL
 from utils.encoding.values import ValueKindError, texts_of
 
@@ -258,7 +258,8 @@ def _staged(group: GroupPlan, path: Source, parsed: Callable[[], Block]) -> Stag
         faults.append(_fault(block, row, name, checks[name], plan, group.divide))
         if not reading.skip_bad_lines:
             raise DatasetError(f"{path}, {faults[-1]}; --bad_lines skip leaves such rows out")
-    rows, texts = _coded(rows.filter(~wrong) if wrong.any() else rows)
+    stripped = {feature_column(name) for name, recipe in plan.features.items() if recipe.stripped}
+    rows, texts = _coded(rows.filter(~wrong) if wrong.any() else rows, stripped)
     for name, recipe in plan.features.items():
         if feature_column(name) in texts and not is_undecided(recipe):
             try:
@@ -270,14 +271,15 @@ def _staged(group: GroupPlan, path: Source, parsed: Callable[[], Block]) -> Stag
     return Staged(rows, texts, faults, {label: int((lacks & ~wrong).sum()) for label, lacks in lacking.items()})
 
 
-def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
-    """Replace the texts of features by codes, and return the texts of each feature; see `staging.Coded`."""
+def _coded(rows: pl.DataFrame, stripped: Collection[str]) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
+    """Replace the texts of features by codes, and return the texts of each feature; see `staging.Coded`. Blanks leave those of `stripped`."""
     codes, texts = [], {}
     for name, dtype in rows.schema.items():
         if not is_feature(name) or dtype == pl.Float64:
             continue
         if isinstance(dtype, pl.Categorical):
             places, found = pl.col(name).to_physical(), dtype.categories.to_series()
+            found = found.str.strip_chars(BLANKS) if name in stripped else found
             if found.str.starts_with(MARK).any():
                 found = found.to_frame("text").select(escaped(pl.col("text"))).to_series()
         else:

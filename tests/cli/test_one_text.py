@@ -141,6 +141,7 @@ def test_training_files_of_mixed_kinds_are_rejected(tmp_path):
 def without_kinds(spec) -> None:
     for entry in spec["metadata"]["transforms"].values():
         entry.pop("values", None)
+        entry.pop("stripped", None)
 
 
 def test_dataset_without_kinds_keeps_the_older_rule(folder, tmp_path):

@@ -7,11 +7,12 @@ Preprocessing evaluates the expressions block by block, and `score_raw` on its a
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import polars as pl
 
-from utils.encoding.marks import marked, text
+from utils.encoding.marks import BLANKS, marked, text
 from utils.encoding.recipe import BETWEEN, CROSS, DAYS_SINCE, HOUR, LIST, NUMERICAL, TIME, UNITS, Recipe
 from utils.encoding.times import iso_times
 
@@ -78,13 +79,23 @@ def made(recipe: Recipe, schema: Mapping[str, pl.DataType]) -> Made:
         parts = [made(part, schema) for part in recipe.parts]
         bad = [part.bad for part in parts if part.bad is not None]
         return Made(pl.concat_str([part.value for part in parts], separator=BETWEEN), pl.any_horizontal(bad) if bad else None, "a time")
+    as_text = text if recipe.values is None else marked
+    if recipe.stripped:
+        as_text = partial(_stripped, as_text)
     if recipe.kind == LIST:
-        return Made(texts_of_list(column, schema[column], recipe.separator, text if recipe.values is None else marked), None, "")
+        return Made(texts_of_list(column, schema[column], recipe.separator, as_text), None, "")
     if recipe.kind == NUMERICAL:
         return number(column, schema[column])
     if recipe.kind == TIME:
         return _part(recipe, schema[column])
-    return Made((text if recipe.values is None else marked)(pl.col(column), schema[column], column), None, "")
+    return Made(as_text(pl.col(column), schema[column], column), None, "")
+
+
+def _stripped(as_text: Callable[[pl.Expr, pl.DataType, str], pl.Expr], value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
+    """Convert values by `as_text`, texts without the blanks around them."""
+    if dtype in (pl.String, pl.Categorical, pl.Enum):
+        value, dtype = value.cast(pl.String).str.strip_chars(BLANKS), pl.String()
+    return as_text(value, dtype, column)
 
 
 def texts_of_list(column: str, dtype: pl.DataType, separator: str, as_text: Callable[[pl.Expr, pl.DataType, str], pl.Expr]) -> pl.Expr:

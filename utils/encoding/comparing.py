@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from utils.encoding.recipe import DAYS_SINCE, LIST, NUMBERS, STANDARDISE, TIME, Recipe, recipe_of
 
 # Vocabularies, tables, pooling and served values are compared elsewhere; lists may be longer or shorter than in training.
-_NOT_COMPARED = frozenset({"frequency_threshold", "max_ids", "table", "embedding_dim", "pooling", "max_hotness", "training_only"})
+_NOT_COMPARED = frozenset({"frequency_threshold", "max_ids", "table", "embedding_dim", "pooling", "max_hotness", "training_only", "guessed"})
 _UNKNOWN_BEFORE = frozenset({"values"})  # options that older datasets did not record
 
 
@@ -69,6 +69,7 @@ def _of_recipe(recipe: Recipe) -> dict[str, Any]:
     found["unit"] = recipe.unit or "s"
     without_effect = {
         "separator": recipe.kind != LIST,
+        "stripped": recipe.hash_buckets is None,  # where it has an effect, vocabularies differ
         "part": recipe.kind != TIME,
         "unit": recipe.kind != TIME,
         "since": recipe.kind != TIME or recipe.part != DAYS_SINCE,

@@ -109,10 +109,10 @@ def split(recipe: Recipe, texts: pl.Series) -> list[pl.Series]:
 
 
 def undecided(recipe: Recipe) -> Recipe:
-    """Mark the kind of a recipe's values as to be inferred from the training rows."""
+    """Mark the kind of a new recipe's values as to be inferred from the training rows, and the values as stripped."""
     if recipe.kind == CROSS:
         return replace(recipe, parts=tuple(undecided(part) for part in recipe.parts))
-    return replace(recipe, values=UNDECIDED) if recipe.kind in (CATEGORICAL, LIST) else recipe
+    return replace(recipe, values=UNDECIDED, stripped=True) if recipe.kind in (CATEGORICAL, LIST) else recipe
 
 
 def is_undecided(recipe: Recipe) -> bool:

@@ -19,6 +19,7 @@ TYPES = {
 }
 NUMBERS = frozenset({OF_INTEGER, OF_FLOAT, OF_FLOAT32, OF_DECIMAL})
 TIMES = frozenset({OF_DATE, OF_DATETIME})
+BLANKS = " \t\n\r\v\f"  # around texts; those of ASCII, which TensorFlow's operations strip, too
 _WHOLE = 2**53  # float64 represents every whole number below it exactly
 
 

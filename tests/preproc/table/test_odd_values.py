@@ -97,3 +97,26 @@ def test_columns_of_0_and_1_with_one_prefix_point_to_a_list(tmp_path, capsys):
     make(tmp_path, content, content, *LABELLED)
     said = capsys.readouterr().err
     assert "columns genre_a, genre_b, genre_c: hold 0 and 1 only; if they say what is in a list: --list genre=genre_*" in said and "x_1" not in said
+
+
+@pytest.mark.parametrize("keep", [(), ("--keep", "c,l")], ids=["categories", "texts"])
+def test_blanks_around_values_do_not_count_in_new_datasets(tmp_path, keep):
+    content = "c; l; y\n Private; a| b;1\nPrivate;b|a ;0\n ; ;1\n\tx y\t;x y;0\n"
+    made = make(tmp_path, content, content, "--label", "y", "--lists", "l", "--categorical", "c", *keep)
+    assert made.values("c") == ["Private", "x y"] and made["train"]["c"] == [1, 1, 0, 2]
+    assert made.values("l") == ["a", "b", "x y"] and made.metadata["transforms"]["c"]["stripped"] is True
+    typed = pl.DataFrame({"c": [" Private", None, "x y "], "l": [[" a", "b"], [], ["x y "]], "y": [1, 0, 1]})
+    typed.write_parquet(tmp_path / "typed")
+    again = make(tmp_path, None, tmp_path / "typed", "--vocabulary", made.folder, dst="again")
+    assert again["test"]["c"] == [1, 0, 2] and again["test"]["l"] == [[1, 2], [-1, -1], [3, -1]]
+
+
+def test_datasets_of_earlier_versions_keep_the_blanks(tmp_path):
+    content = "c,y\n a,1\nb,0\n"
+    old = make(tmp_path, content, content, *LABELLED)
+    path = old.folder / "feature_spec.yaml"
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "stripped" not in line))
+    pl.DataFrame({"value": ["b", " a"], "id": [1, 2], "count": [1, 1]}).cast({"id": pl.Int32, "count": pl.UInt32}).write_parquet(
+        old.folder / "vocabulary/c.parquet"
+    )
+    assert make(tmp_path, None, content, "--vocabulary", old.folder, dst="again")["test"]["c"] == [2, 1]

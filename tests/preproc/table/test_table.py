@@ -252,7 +252,7 @@ def test_metadata(tmp_path):
     assert found["source"] == "table" and found["label"] == "clicked"
     assert found["train"] == {"files": ["out-train.csv"], "rows": 12, "click_rate": 0.333333, "bad_lines_skipped": 0}
     assert found["vocabularies"]["shop"]["values"] == 4 and len(found["vocabularies"]["shop"]["digest"]) == 32
-    assert found["transforms"] == {"shop": {"kind": "categorical", "column": "shop", "values": "text"}}
+    assert found["transforms"] == {"shop": {"kind": "categorical", "column": "shop", "values": "text", "stripped": True}}
 
 
 @pytest.mark.parametrize(

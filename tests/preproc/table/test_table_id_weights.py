@@ -58,7 +58,8 @@ def test_each_id_has_its_weight(tmp_path, capsys):
     assert pairs(made, "test") == [[(2, 7), (0, float32(0.1))], []]  # an unknown value keeps its weight
     (tags, s) = made.spec.categorical
     assert (tags.weights, tags.hotness, tags.pooling) == (True, 3, "sum") and (s.name, s.weights) == ("s", False)
-    assert made.metadata["transforms"]["tags"] == {"kind": "list", "column": "tags", "max_hotness": 3, "weights": "w", "values": "text"}
+    fitted = {"max_hotness": 3, "values": "text", "stripped": True}
+    assert made.metadata["transforms"]["tags"] == {"kind": "list", "column": "tags", "weights": "w", **fitted}
     assert (made.folder / "train/tags.weights.bin").stat().st_size == 4 * 3 * 4
     assert read_yaml(made.folder / "columns.yaml")["features"]["tags"] == {"kind": "list", "weights": "w"}
     assert do(validate, "--dataset_path", made.folder) == 0
