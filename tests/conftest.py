@@ -21,7 +21,7 @@ from xdist.scheduler import LoadFileScheduling  # noqa: E402
 
 from tests import left_out  # noqa: E402
 from tests.distributed import resident  # noqa: E402
-from tests.durations import Durations  # noqa: E402
+from tests.durations import Durations, leave_out_costly  # noqa: E402
 
 tf.config.set_visible_devices([], "GPU")
 tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -78,11 +78,15 @@ def pytest_configure(config):
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="also run tests marked slow, as a run of each benchmark, and draw more cases")
-    parser.addoption("--quick", action="store_true", help="leave out tests that start workers, servers, Spark or a browser")
+    parser.addoption(
+        "--quick", action="store_true", help="leave out tests that start workers, servers, Spark or a browser, or took long in the last run"
+    )
     parser.addoption("--order", type=int, metavar="SEED", help="run the files, and the tests of each, in a random order")
 
 
 def pytest_collection_modifyitems(config, items):
+    if config.getoption("quick"):
+        leave_out_costly(config, items)
     for item in () if config.getoption("long") else items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.skip(reason="slow: ./scripts/test --long runs it"))

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 KEPT, LONG_S = "durations", 20.0
+QUICK_S = 0.5  # processor seconds of a test that `--quick` runs
+_NAMED = "DLRM_TESTS_ARE_NAMED"  # an environment variable: the words of the run name what to run
 _CPU_S = pytest.StashKey[float]()
 _USAGE = ("/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpuacct/cpuacct.usage")  # of version 2 in microseconds, of version 1 in nanoseconds
 
@@ -44,6 +46,8 @@ class Durations:
     def __init__(self, config):
         self._config, self._tests = config, defaultdict(lambda: {"wall_s": 0.0, "cpu_s": 0.0, "why": ""})
         self._began, self._before = time.monotonic(), group_cpu_s()
+        if not hasattr(config, "workerinput"):  # the processes of pytest-xdist inherit it, to whom all tests are named
+            os.environ[_NAMED] = "1" if config.args_source.name == "ARGS" else ""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item):
@@ -93,8 +97,22 @@ class Durations:
             "group_cpu_s": None if group is None or self._before is None else group - self._before,
             "tests": self._tests,
         }
-        if self._config.pluginmanager.hasplugin("cacheprovider"):
-            (Path(self._config.cache.mkdir(KEPT)).parent / f"{KEPT}.json").write_text(json.dumps(whole, indent=0))
+        if self._config.pluginmanager.hasplugin("cacheprovider") and not self._config.getoption("quick", False):
+            _file(self._config).write_text(json.dumps(whole, indent=0))
+
+
+def _file(config) -> Path:
+    return Path(config.cache.mkdir(KEPT)).parent / f"{KEPT}.json"
+
+
+def leave_out_costly(config, items) -> None:
+    """Skip the tests that took over half a processor second in the last run without `--quick`, unless the words name what to run."""
+    if os.environ[_NAMED] or not config.pluginmanager.hasplugin("cacheprovider") or not _file(config).exists():
+        return
+    kept = json.loads(_file(config).read_text())["tests"]
+    for item in items:
+        if (spent := kept.get(item.nodeid, {}).get("cpu_s", 0.0)) > QUICK_S:
+            item.add_marker(pytest.mark.skip(reason=f"--quick: took {spent:.1f} s of a processor in the last run"))
 
 
 def table(kept: Mapping, before: Mapping | None = None) -> Iterator[str]:

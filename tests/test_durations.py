@@ -44,6 +44,37 @@ def test_run_keeps_what_each_test_cost(tmp_path):
         assert kept["wall_s"] > 0.7
 
 
+QUICK = """
+from tests.durations import Durations, leave_out_costly
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true")
+
+def pytest_configure(config):
+    config.pluginmanager.register(Durations(config))
+    config.addinivalue_line("markers", "costly(why): reason")
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("quick"):
+        leave_out_costly(config, items)
+"""
+
+
+def test_quick_leaves_out_what_took_long_in_the_last_run(tmp_path):
+    (tmp_path / "test_some.py").write_text(textwrap.dedent(TESTS).replace("0.5:", "0.8:"))
+    (tmp_path / "conftest.py").write_text(QUICK)
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\ntestpaths = .\npythonpath = {ROOT}\n")
+    for words, found in (
+        (["--quick"], "1 failed, 2 passed"),  # no run is known
+        ([], "1 failed, 2 passed"),
+        (["--quick"], "1 failed, 1 passed, 1 skipped"),
+        (["--quick", "-n", "2"], "1 failed, 1 passed, 1 skipped"),  # a quick run does not replace what is known
+        (["--quick", "test_some.py"], "1 failed, 2 passed"),  # what is named runs
+    ):
+        result = subprocess.run([sys.executable, "-m", "pytest", "-q", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert found in result.stdout, (words, result.stdout + result.stderr)
+
+
 def test_table_has_long_tests_first_with_their_reasons():
     tests = {
         "tests/a/test_one.py::test_x": {"wall_s": 1.0, "cpu_s": 2.0, "why": ""},
