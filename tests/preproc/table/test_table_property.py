@@ -55,11 +55,12 @@ def test_tables(train, test, threshold, most, separator, block_bytes):
         made = make(Path(folder), text(train, separator), text(test, separator), *flags, config={"label": "y", "features": features})
         found = {"train": made["train"], "test": made["test"]}
         hotness = {feature.name: feature.hotness for feature in made.spec.categorical}
+    train, test = ([(row[0].strip(" \t\n\r\v\f"), *row[1:]) for row in rows] for rows in (train, test))
     strings = dictionary([row[0] for row in train], threshold, most)
     tags = dictionary([word for row in train for word in words(row[2])], threshold, most)
     numbers = [value for row in train if (value := number(row[1])) is not None]
     mean, std = (math.fsum(numbers) / len(numbers), float(np.std(numbers))) if numbers else (0.0, 1.0)
-    std = std if std > 1e-9 * abs(mean) else 1.0
+    std = std if len({*numbers}) > 1 else 1.0
     bounds = sorted({sorted(numbers)[i * len(numbers) // 3] for i in (1, 2)} - {min(numbers)}) if numbers else []
     longest = max(1, *(len(words(row[2])) for row in train))
     assert hotness["l"] == longest
