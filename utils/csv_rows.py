@@ -5,6 +5,7 @@ ordinary. Rows in which this needs care are rewritten, so that a fast parser can
 """
 
 import csv
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -71,12 +72,14 @@ class CsvRows:
             text: lines that end in LF.
             at_end: whether no more text follows.
         """
+        if (sound := self._sound(text, at_end)) is not None:
+            return sound or None
         found = self._careful(text)
         if found is None:
             return None
         lines, ends = found
         pieces, inner, bad, done, behind, stop = [], [], [], 0, 0, len(ends)
-        stand_in = next(one for one in map(chr, _STAND_INS) if one.encode() not in text)
+        stand_in = _stand_in(text).decode()
         for line in lines.tolist():
             if line < behind:
                 continue
@@ -88,7 +91,7 @@ class CsvRows:
             if values is None or len(values) != self.num_values:
                 bad.append(line)
                 continue
-            pieces += [text[done:start], self._written(values, stand_in)]
+            pieces += [text[done:start], _written(self.separator, values, stand_in)]
             done, behind = int(ends[line + count - 1]) + 1, line + count
             inner += range(line + 1, behind)
         cut = int(ends[stop - 1]) + 1 if stop else 0
@@ -96,14 +99,41 @@ class CsvRows:
         places = np.searchsorted(starts, bad).tolist()
         return Rows(b"".join([*pieces, text[done:cut]]), starts, stand_in.encode() if inner else b"", tuple(places), text[cut:])
 
+    def _sound(self, text: bytes, at_end: bool) -> Rows | tuple[()] | None:
+        """Return the rows of a text without anything that needs care, found without a look at each; () where each line is a row, None if unsure."""
+        if _RETURN in text or (self.style == BACKSLASH and _BACKSLASH in text):
+            return None
+        if _QUOTE not in text:
+            return ()
+        data = np.frombuffer(text, np.uint8)
+        ends, quotes = np.flatnonzero(data == _NEWLINE), np.flatnonzero(data == _QUOTE)
+        if not (_beside(data, quotes[::2], -1, self.separator.encode()).all() and _beside(data, quotes[1::2], 1, self.separator.encode()).all()):
+            return None
+        inside = (np.searchsorted(quotes, ends) & 1).astype(bool)  # a value
+        if not inside.any():
+            return ()
+        last = np.flatnonzero(~inside)  # line of each row
+        starts, row_ends = np.concatenate([[0], last[:-1] + 1])[: len(last)], ends[last]
+        stop = int(row_ends[-1]) + 1 if len(last) else 0
+        longest = max((last - starts).max(initial=0) + 1, len(ends) - (int(last[-1]) + 1 if len(last) else 0))
+        size = max(np.diff(row_ends, prepend=-1).max(initial=0), len(text) - stop)
+        if not self.spans or (at_end and stop < len(text)) or longest >= MOST_LINES or size >= MOST_BYTES:
+            return None
+        separators = _separators(data, self.separator.encode())
+        outside = separators[(np.searchsorted(quotes, separators) & 1 == 0) & (separators < stop)]
+        if (np.bincount(np.searchsorted(row_ends, outside), minlength=len(last)) != self.num_values - 1).any():
+            return None
+        stand_in = _stand_in(text)
+        inner = ends[inside]
+        places = [-1, *inner[inner < stop].tolist(), stop]
+        joined = stand_in.join(text[a + 1 : b] for a, b in itertools.pairwise(places))
+        return Rows(joined, starts, stand_in if len(places) > 2 else b"", (), text[stop:])
+
     def miscounted(self, text: bytes) -> np.ndarray:
         """Return the rows, from 0, of well-formed rows of one line each that have a wrong number of values."""
         data = np.frombuffer(text, np.uint8)
         ends = np.flatnonzero(data == _NEWLINE)
-        separator = self.separator.encode()
-        places = np.flatnonzero(data == separator[0])
-        for i, byte in enumerate(separator[1:], 1):
-            places = places[data[np.minimum(places + i, len(data) - 1)] == byte]
+        places = _separators(data, self.separator.encode())
         lines = np.searchsorted(ends, places)
         quotes = np.flatnonzero(data == _QUOTE)
         before = np.searchsorted(quotes, np.concatenate([[0], ends[:-1] + 1]))  # quotes before each line
@@ -136,21 +166,10 @@ class CsvRows:
         lines = np.searchsorted(ends, quotes)
         first = np.searchsorted(lines, np.arange(len(ends) + 1))  # of each line, the place of its first quote
         opening = (np.arange(len(quotes)) - first[lines]) % 2 == 0
-        fits = np.where(opening, self._beside(data, quotes, -1), self._beside(data, quotes, 1))
+        fits = np.where(opening, _beside(data, quotes, -1, self.separator.encode()), _beside(data, quotes, 1, self.separator.encode()))
         wrong = [lines[~fits], np.flatnonzero(np.diff(first) % 2), *(np.searchsorted(ends, np.flatnonzero(data == byte)) for byte in special)]
         found = np.unique(np.concatenate(wrong))
         return (found, ends) if len(found) else None
-
-    def _beside(self, data: np.ndarray, places: np.ndarray, step: int) -> np.ndarray:
-        """Return whether the character before (step -1) or after (1) each place is a separator, a line end, a quote, or the text's begin."""
-        near = data[np.maximum(places + step, 0)]
-        found = (near == _NEWLINE) | (near == _QUOTE) | (places + step < 0)
-        separator = self.separator.encode()
-        start = places + 1 if step > 0 else places - len(separator)
-        whole = (start >= 0) & (start + len(separator) <= len(data))
-        for i, byte in enumerate(separator):
-            whole &= data[np.clip(start + i, 0, len(data) - 1)] == byte
-        return found | whole
 
     def _row(self, text: bytes, ends: np.ndarray, line: int, most: int = MOST_LINES) -> tuple[list[str] | None, int, str | None]:
         """Read the row that begins at a line. Return its values, or None; the number of lines that were read; and the fault."""
@@ -169,15 +188,45 @@ class CsvRows:
 
         reader = _reader(lines(), self.separator, self.style)
         try:
-            return next(reader), reader.line_num, None
+            return next(reader) or [""], reader.line_num, None  # a line of blank ends is a row of one empty value
         except csv.Error as error:
             return None, reader.line_num, OPEN if ran_out else _described(error)
 
-    def _written(self, values: list[str], stand_in: str) -> bytes:
-        """Return a row on one line, ended by LF."""
-        special = (QUOTE, self.separator, "\n", "\r")
-        cells = (QUOTE + value.replace(QUOTE, QUOTE * 2) + QUOTE if any(map(value.__contains__, special)) else value for value in values)
-        return (self.separator.join(cells).replace("\n", stand_in) + "\n").encode(errors="surrogateescape")
+
+def _written(separator: str, values: list[str], stand_in: str) -> bytes:
+    """Return a row on one line, ended by LF."""
+    special = (QUOTE, separator, "\n", "\r")
+    cells = (QUOTE + value.replace(QUOTE, QUOTE * 2) + QUOTE if any(map(value.__contains__, special)) else value for value in values)
+    return (separator.join(cells).replace("\n", stand_in) + "\n").encode(errors="surrogateescape")
+
+
+def _stand_in(text: bytes) -> bytes:
+    """Return a private character that a text lacks."""
+    return next(one for one in (chr(point).encode() for point in _STAND_INS) if one not in text)
+
+
+def _beside(data: np.ndarray, places: np.ndarray, step: int, separator: bytes) -> np.ndarray:
+    """Return whether the character before (step -1) or after (1) each place is a separator, a line end, a quote, or the text's begin."""
+    allowed = np.zeros(256, bool)
+    allowed[[_NEWLINE, _QUOTE, *(separator if len(separator) == 1 else b"")]] = True
+    found = allowed[data[np.maximum(places + step, 0)]]
+    if step < 0 and len(places) and places[0] == 0:
+        found[0] = True
+    if len(separator) == 1:
+        return found
+    start = places + 1 if step > 0 else places - len(separator)
+    whole = (start >= 0) & (start + len(separator) <= len(data))
+    for i, byte in enumerate(separator):
+        whole &= data[np.clip(start + i, 0, len(data) - 1)] == byte
+    return found | whole
+
+
+def _separators(data: np.ndarray, separator: bytes) -> np.ndarray:
+    """Return the places of all separators."""
+    places = np.flatnonzero(data == separator[0])
+    for i, byte in enumerate(separator[1:], 1):
+        places = places[data[np.minimum(places + i, len(data) - 1)] == byte]
+    return places
 
 
 def _reader(lines: Iterator[str], separator: str, style: str, strict: bool = True) -> Iterator[list[str]]:
