@@ -25,12 +25,15 @@ def far_lines(plan: Plan, names: Sequence[str], dtype: str, files: Mapping[str, 
     known = np.array([plan.features[name].transform == STANDARDISE for name in names])
     means, deviations = np.zeros(len(names)), np.ones(len(names))
     if TRAIN in files and not known.all():
-        count, sums = 0, np.zeros((2, len(names)))
+        count, sums, first = 0, np.zeros((2, len(names))), None
         for block in _blocks(files[TRAIN], dtype, len(names)):
+            first = block[0] if first is None else first
+            shifted = block - first  # squares of numbers far from zero would swallow the deviations
             count += len(block)
-            sums += block.sum(0), (block**2).sum(0)
-        means = np.where(known, 0, sums[0] / count)
-        deviations = np.where(known, 1, np.sqrt(np.maximum(sums[1] / count - means**2, 0)))
+            sums += shifted.sum(0), (shifted**2).sum(0)
+        means, squares = sums / count
+        deviations = np.where(known, 1, np.sqrt(np.maximum(squares - means**2, 0)))
+        means = np.where(known, 0, first + means)
     elif TRAIN not in files:
         deviations = np.where(known, 1, np.inf)
     for split, path in files.items():

@@ -69,3 +69,10 @@ def test_values_beyond_100_deviations_are_counted_for_each_split(tmp_path, capsy
         "test split, feature n: 2 of 4",
         "test split, feature m: 1 of 4",
     ]
+
+
+def test_numbers_far_from_zero_are_not_far_from_one_another(tmp_path, capsys):
+    content = "n,c,y\n" + "".join(f"{8_000_000 + i % 7},a,{i % 2}\n" for i in range(5000))
+    make(tmp_path, content, content + "8000900,a,1\n", "--label", "y", "--categorical", "c", "--numerical", "n", "--numerical_transform", "none")
+    said = [line for line in capsys.readouterr().err.splitlines() if "standard deviations" in line]
+    assert len(said) == 1 and "test split, feature n: 1 of 5,001 values" in said[0]
