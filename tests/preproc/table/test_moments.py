@@ -71,8 +71,10 @@ def test_values_beyond_100_deviations_are_counted_for_each_split(tmp_path, capsy
     ]
 
 
-def test_numbers_far_from_zero_are_not_far_from_one_another(tmp_path, capsys):
-    content = "n,c,y\n" + "".join(f"{8_000_000 + i % 7},a,{i % 2}\n" for i in range(5000))
-    make(tmp_path, content, content + "8000900,a,1\n", "--label", "y", "--categorical", "c", "--numerical", "n", "--numerical_transform", "none")
-    said = [line for line in capsys.readouterr().err.splitlines() if "standard deviations" in line]
-    assert len(said) == 1 and "test split, feature n: 1 of 5,001 values" in said[0]
+def test_a_constant_has_no_deviation_to_be_beyond(tmp_path, capsys):
+    content = "n,c,y\n" + "".join(f"VALUE,a,{i % 2}\n" for i in range(5000))
+    for value in ("0.1", "0.3", "123.456", "1000000064"):
+        rows = content.replace("VALUE", value)
+        flags = ("--label", "y", "--categorical", "c", "--numerical", "n", "--numerical_transform", "none")
+        make(tmp_path, rows, rows + f"{2 * float(value)},a,1\n", *flags, dst=value)
+    assert "standard deviations" not in capsys.readouterr().err
