@@ -8,6 +8,7 @@ import numpy as np
 from run.raw_inputs import CriteoInputs, TableInputs
 from serving.proof import ROWS
 from serving.raw_graph import RawFeature, RawFeatures
+from utils.encoding.list_texts import JSON, joined
 from utils.encoding.recipe import BETWEEN, CROSS, LIST, NUMERICAL, TIME, UNITS, Recipe
 
 _MISSING, _UNSEEN, _LONGEST = 0.05, "never seen", 5
@@ -54,7 +55,7 @@ def _numbers(recipes: Sequence[Recipe], draw: np.random.Generator) -> np.ndarray
 
 
 def _weights(recipe: Recipe, lengths: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    return np.array([recipe.separator.join(draw.choice(_WEIGHTS, length)) for length in lengths], object)
+    return np.array([joined(draw.choice(_WEIGHTS, length), recipe.separator) for length in lengths], object)
 
 
 def _of_recipes(inputs: TableInputs, column: str, recipes: Sequence[Recipe], lengths: np.ndarray | None, draw: np.random.Generator) -> np.ndarray:
@@ -72,9 +73,9 @@ def _of_recipes(inputs: TableInputs, column: str, recipes: Sequence[Recipe], len
     if listed is not None:
         words = [*values[:1000], _UNSEEN]
         if lengths is None:
-            return np.array([listed.separator.join(draw.choice(words, draw.integers(0, _LONGEST + 1))) for _ in range(ROWS)], object)
-        words = [word for word in words if word.strip() and listed.separator not in word]  # these count as one value each
-        return np.array([listed.separator.join(draw.choice(words, length)) for length in lengths], object)
+            return np.array([joined(draw.choice(words, draw.integers(0, _LONGEST + 1)), listed.separator) for _ in range(ROWS)], object)
+        words = [word for word in words if word.strip() and (listed.separator == JSON or listed.separator not in word)]  # each counts as one value
+        return np.array([joined(draw.choice(words, length), listed.separator) for length in lengths], object)
     return _texts(values, "17" if as_number else _UNSEEN, draw)
 
 

@@ -139,7 +139,11 @@ def _add_columns(parser: Parser) -> None:
     )
     group.add_argument("--group", metavar="COLUMN", help="column whose equal values form a group of rows, for ranking metrics")
     group.add_argument("--weight", metavar="COLUMN", help="column of numbers of at least 0: how much a row counts in the loss and in the metrics")
-    group.add_argument("--list_separator", metavar="TEXT", help="separator of the values of a list in a text (default: |)")
+    group.add_argument(
+        "--list_separator",
+        metavar="TEXT",
+        help="separator of the values of a list in a text, or json for JSON lists (default: json where all of a column are, else |)",
+    )
     group.add_argument(
         "--max_hotness", type=whole(1), metavar="N", help="keep the first N values of a list (default: length of the longest in training)"
     )

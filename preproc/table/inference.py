@@ -9,6 +9,7 @@ import polars as pl
 from dataloading.features import DatasetError
 from preproc.table.columns import Plan, checked, resolved
 from utils.encoding.columns import MISSING_TEXTS, moment, parsed_label
+from utils.encoding.list_texts import JSON, json_share
 from utils.encoding.recipe import CATEGORICAL, HOUR, LIST, NUMERICAL, STANDARDISE, TIME, WEEKDAY, Recipe
 
 _INTEGER, _DECIMAL = r"^(0|[-+]?[1-9][0-9]*)$", r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
@@ -16,10 +17,21 @@ _CODE = r"^[-+]?0[0-9]"  # of a column of numbers such as 007, which are texts
 # A column of whole numbers may hold ids if it has at most _FEW distinct values, or at most _SHARE_FEW as many as rows.
 # A column with more than _SHARE_MANY as many distinct values as rows may name the row.
 _FEW, _SHARE_FEW, _SHARE_MANY = 20, 0.05, 0.5
-_SHARE_NUMBERS = 0.9  # a column of texts may be numerical if more than this share of its values are numbers
+_SHARE_SURE = 0.9  # a column of texts may hold numbers, or JSON lists, if more than this share of its values do
 _LEAST_ONE_HOT = 3  # columns
 _DRESSED = r"^[-+]?[$€£¥]?\s*[-+]?[0-9]{1,3}([., ]?[0-9]{3})*([.,][0-9]+)?\s*[%$€£¥]?$"  # 52%, $9.99, 31,55, 7,796.50
 _MANY_ROWS = 100  # fewer rows do not show how often values repeat
+_SAID = {  # of doubtful columns
+    "few": "whole numbers with few distinct values are used as numbers; if they are ids: --categorical {0}; if not: --numerical {0}",
+    "some": "whole numbers are used as numbers; if they are ids: --categorical {0}; if not: --numerical {0}",
+    "dressed": "numbers written with %, a currency or a comma are used as ids; if they are numbers, write them plainly: 52, 9.99, 31.55, 7796.50",
+    "many": "over half of the values are distinct; if they name rows: --ignore {0}; if they are ids: --categorical {0}; else: --numerical {0}",
+    "empty": "no values in the first rows, so left out; --categorical {0}, --numerical {0} or --ignore {0} sets the type",
+    "lists": "JSON lists are used as ids, each list as one; if their values are the ids: --lists {0}",
+    "brackets": 'values in brackets, but no JSON lists, so used as they stand; if they are lists, write ["red", "blue"] or red|blue: --lists {0}',
+    "unknown": "the type is not supported, so left out (--ignore {0})",
+    "mostly": "most values are numbers, but some are not, so used as ids; if they are numbers: --numerical {0}, which reports the others",
+}
 _BOOLEANS = ("true", "false", "yes", "no", "t", "f", "y", "n")
 
 
@@ -67,11 +79,13 @@ def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) ->
         one = "" if sample.width > 1 else "; is --separator right?"
         raise DatasetError(f"--label {named.label}: no column {label}; {expected}; the columns are {', '.join(sample.columns[:12])}{one}")
     features: dict[str, Recipe] = {}
-    doubtful: dict[str, list[str]] = {"few": [], "some": [], "many": [], "dressed": [], "empty": [], "unknown": [], "mostly": []}
+    doubtful: dict[str, list[str]] = {doubt: [] for doubt in _SAID}
     ignored, left_out = list(named.ignored), {label, named.group, named.weight, *named.not_features, *named.ignored, *named.id_weights.values()}
     for column in sample.columns:
         if column in kinds:
             kind = kinds[column]
+            if kind == LIST and not _are_json(given := _given(sample[column])) and _in_brackets(given) and "separator" not in named.of_lists:
+                doubtful["brackets"].append(column)
         elif column in left_out:
             continue
         else:
@@ -148,7 +162,8 @@ def _recipes(column: str, kind: str, named: Named, sample: pl.DataFrame) -> dict
     if kind == CATEGORICAL:
         return {column: Recipe(CATEGORICAL, (column,), training_only=served, **named.ids)}
     if kind == LIST:
-        return {column: Recipe(LIST, (column,), weights=named.id_weights.get(column), **named.ids, **named.of_lists)}
+        form = {"separator": JSON} if _are_json(_given(sample[column])) else {}
+        return {column: Recipe(LIST, (column,), weights=named.id_weights.get(column), **named.ids, **form | named.of_lists)}
     times = named.of_times if named.of_times else {"unit": unit_of(sample[column]), "guessed": True}
     return {f"{column}_{part}": Recipe(TIME, (column,), part=part, training_only=served, **times, **named.ids) for part in (HOUR, WEEKDAY)}
 
@@ -179,10 +194,7 @@ def _kind(values: pl.Series) -> tuple[str | None, str]:
         return (LIST, "") if not (dtype.inner.is_nested() or dtype.inner == pl.Binary) else (None, "unknown")
     if dtype.is_nested() or dtype in (pl.Binary, pl.Object, pl.Duration, pl.Time):
         return None, "unknown"
-    given = values.drop_nulls()
-    if dtype == pl.String:
-        given = given.str.strip_chars()
-        given = given.filter(~given.str.to_lowercase().is_in(MISSING_TEXTS))
+    given = _given(values)
     if given.is_empty():
         return None, "empty"
     if dtype.is_temporal():
@@ -206,9 +218,31 @@ def _kind(values: pl.Series) -> tuple[str | None, str]:
         return (CATEGORICAL, "") if found.to_series().any() else (TIME, "")
     if given.str.contains(_DRESSED).all() and given.str.contains(r"[%$€£¥,]").any():
         return CATEGORICAL, "dressed"
-    if _SHARE_NUMBERS < given.str.contains(_DECIMAL).mean() < 1:
+    if _are_json(given):
+        return CATEGORICAL, "lists"
+    if _in_brackets(given):
+        return CATEGORICAL, "brackets"
+    if _SHARE_SURE < given.str.contains(_DECIMAL).mean() < 1:
         return CATEGORICAL, "mostly"
     return CATEGORICAL, _doubt(given, few=False)
+
+
+def _given(values: pl.Series) -> pl.Series:
+    """Return the values that are not missing; texts without the blanks around them."""
+    given = values.drop_nulls()
+    if given.dtype != pl.String:
+        return given
+    given = given.str.strip_chars()
+    return given.filter(~given.str.to_lowercase().is_in(MISSING_TEXTS))
+
+
+def _are_json(given: pl.Series) -> bool:
+    """Return whether nearly all values are JSON lists: the others are then bad values."""
+    return given.dtype == pl.String and json_share(given) > _SHARE_SURE
+
+
+def _in_brackets(given: pl.Series) -> bool:
+    return given.dtype == pl.String and given.str.contains(r"(?s)^(\[.*\]|\{.*\})$").all() and given.str.contains("[,'\"]").any()
 
 
 def _doubt(given: pl.Series, few: bool) -> str:
@@ -221,16 +255,7 @@ def _doubt(given: pl.Series, few: bool) -> str:
 
 
 def _warn_of(doubtful: dict[str, list[str]], warn: Callable[[str], None]) -> None:
-    said = {
-        "few": "whole numbers with few distinct values are used as numbers; if they are ids: --categorical {0}; if not: --numerical {0}",
-        "some": "whole numbers are used as numbers; if they are ids: --categorical {0}; if not: --numerical {0}",
-        "dressed": "numbers written with %, a currency or a comma are used as ids; if they are numbers, write them plainly: 52, 9.99, 31.55, 7796.50",
-        "many": "over half of the values are distinct; if they name rows: --ignore {0}; if they are ids: --categorical {0}; else: --numerical {0}",
-        "empty": "no values in the first rows, so left out; --categorical {0}, --numerical {0} or --ignore {0} sets the type",
-        "unknown": "the type is not supported, so left out (--ignore {0})",
-        "mostly": "most values are numbers, but some are not, so used as ids; if they are numbers: --numerical {0}, which reports the others",
-    }
     for doubt, columns in doubtful.items():
         if columns:
             names = ",".join(columns)
-            warn(f"column{'s' if len(columns) > 1 else ''} {names}: {said[doubt].format(names)}")
+            warn(f"column{'s' if len(columns) > 1 else ''} {names}: {_SAID[doubt].format(names)}")

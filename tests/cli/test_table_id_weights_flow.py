@@ -21,7 +21,7 @@ FEATURES = {
     "tags": {"kind": "list", "weights": "strength", "max_hotness": 3, "pooling": "mean", "frequency_threshold": 2},
     "liked": {"kind": "list", "column": "history", "separator": " ", "weights": "ratings", "table": "items"},
     "item": {"kind": "categorical", "table": "items"},
-    "place": {"kind": "list", "weights": "near", "hash_buckets": 20},
+    "place": {"kind": "list", "separator": "json", "weights": "near", "hash_buckets": 20},
     "price": {"kind": "numerical", "transform": "log1p"},
 }
 COLUMNS = ["user", "tags", "strength", "history", "ratings", "item", "place", "near", "price"]
@@ -36,10 +36,10 @@ def log(rows: int, seed: int) -> pl.DataFrame:
         history = [f"i{draw.randint(0, 30)}" for _ in range(draw.randint(0, 4))]
         strength = [draw.choice(["0", "0.1", "2.5", "1e-60", "1e-40", f"{draw.random():.3f}"]) for _ in tags]
         ratings = [f"{draw.gauss(0, 1):.2f}" for _ in history]
-        place = draw.choice(["", "Rome", "Oslo"])
+        place = draw.choice(["", '["Rome"]', '["Oslo"]'])
         values = [f"u{draw.randint(0, 9)}", "|".join(tags), "|".join(strength), " ".join(history), " ".join(ratings), f"i{draw.randint(0, 30)}"]
         label = int(sum(map(float, ratings)) + draw.gauss(0, 1) > 0)
-        found.append([label, *values, place, "" if not place else f"{draw.random() * 3:.1f}", f"{draw.random() * 50:.2f}"])
+        found.append([label, *values, place, "" if not place else f"[{draw.random() * 3:.1f}]", f"{draw.random() * 50:.2f}"])
     return pl.DataFrame(found, schema=["label", *COLUMNS], orient="row")
 
 
@@ -74,12 +74,10 @@ def rows(folder):
 
 def typed(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows with lists and numbers, null where a text is empty."""
-    lists = [pl.col(name).str.split("|").list.eval(pl.when(pl.element() != "").then(pl.element())) for name in ("tags", "place")]
-    lists.append(pl.col("history").str.split(" "))
-    numbers = [
-        pl.col(name).str.split(mark).list.eval(pl.element().cast(float, strict=False))
-        for name, mark in (("strength", "|"), ("ratings", " "), ("near", "|"))
-    ]
+    lists = [pl.col("tags").str.split("|").list.eval(pl.when(pl.element() != "").then(pl.element()))]
+    lists += [pl.col("history").str.split(" "), pl.when(pl.col("place") != "").then(pl.col("place")).str.json_decode(pl.List(pl.String))]
+    numbers = [pl.col(name).str.split(mark).list.eval(pl.element().cast(float, strict=False)) for name, mark in (("strength", "|"), ("ratings", " "))]
+    numbers.append(pl.when(pl.col("near") != "").then(pl.col("near")).str.json_decode(pl.List(pl.Float64)))
     return rows.with_columns(*lists, *numbers, pl.col("price").cast(pl.Float64))
 
 

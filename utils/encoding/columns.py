@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from utils.encoding import list_texts
 from utils.encoding.marks import BLANKS, marked, text
 from utils.encoding.recipe import BETWEEN, CROSS, DAYS_SINCE, HOUR, LIST, NUMERICAL, TIME, UNITS, Recipe
 from utils.encoding.times import iso_times
@@ -83,7 +84,8 @@ def made(recipe: Recipe, schema: Mapping[str, pl.DataType]) -> Made:
     if recipe.stripped:
         as_text = partial(_stripped, as_text)
     if recipe.kind == LIST:
-        return Made(texts_of_list(column, schema[column], recipe.separator, as_text), None, "")
+        value, bad = texts_of_list(column, schema[column], recipe.separator, as_text)
+        return Made(value, bad, "" if bad is None else list_texts.EXPECTED)
     if recipe.kind == NUMERICAL:
         return number(column, schema[column])
     if recipe.kind == TIME:
@@ -98,17 +100,27 @@ def _stripped(as_text: Callable[[pl.Expr, pl.DataType, str], pl.Expr], value: pl
     return as_text(value, dtype, column)
 
 
-def texts_of_list(column: str, dtype: pl.DataType, separator: str, as_text: Callable[[pl.Expr, pl.DataType, str], pl.Expr]) -> pl.Expr:
-    """Convert a list to its texts, without missing and empty ones; a missing value gives an empty list. `as_text`: `text` or `marked`."""
-    value = pl.col(column)
+def texts_of_list(
+    column: str, dtype: pl.DataType, separator: str, as_text: Callable[[pl.Expr, pl.DataType, str], pl.Expr]
+) -> tuple[pl.Expr, pl.Expr | None]:
+    """Convert a list to its texts, without missing and empty ones; a missing value gives an empty list. `as_text`: `text` or `marked`.
+
+    Returns:
+        List(String), and Boolean, true for a bad value; None where no value can be bad.
+    """
+    value, bad = pl.col(column), None
     if dtype in (pl.List, pl.Array):
         value = value.arr.to_list() if dtype == pl.Array else value
         words = value.list.eval(as_text(pl.element(), dtype.inner, column).drop_nulls())
     elif dtype == pl.Null:
         words = value.cast(pl.List(pl.String))
     else:
-        words = text(value, dtype, column).str.split(separator).list.eval(pl.element().str.strip_chars().filter(pl.element().str.strip_chars() != ""))
-    return words.fill_null(pl.lit([], pl.List(pl.String)))
+        texts = text(value, dtype, column)
+        texts = _given(texts) if separator == list_texts.JSON else texts
+        found = list_texts.items(texts, separator)
+        bad = texts.is_not_null() & found.is_null() if separator == list_texts.JSON else None
+        words = found.list.eval(as_text(pl.element().str.strip_chars(), pl.String(), column).drop_nulls())
+    return words.fill_null(pl.lit([], pl.List(pl.String))), bad
 
 
 def number(column: str, dtype: pl.DataType) -> Made:

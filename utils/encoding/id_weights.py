@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import polars as pl
 
+from utils.encoding import list_texts
 from utils.encoding.columns import MISSING_TEXTS
 from utils.encoding.ids import places_in_rows
 from utils.encoding.marks import text
@@ -106,8 +107,11 @@ def _items(
     if dtype == pl.Null:
         return value.cast(pl.List(pl.Float64))
     words = text(value, dtype, column)
-    words = pl.when(~words.str.strip_chars().str.to_lowercase().is_in(missing)).then(words)
-    return words.str.split(separator).list.eval(of(pl.element().str.strip_chars(), pl.String()))
+    words = pl.when(~words.str.strip_chars().str.to_lowercase().is_in(MISSING_TEXTS if separator == list_texts.JSON else missing)).then(words)
+    found = list_texts.items(words, separator)
+    if separator == list_texts.JSON:  # a text that is no list is one item, which is no weight
+        found = pl.coalesce(found, pl.when(words.is_not_null()).then(pl.concat_list(words)))
+    return found.list.eval(of(pl.element().str.strip_chars(), pl.String()))
 
 
 def _sound(pooling: str) -> pl.Expr:
