@@ -109,8 +109,8 @@ def test_whole_numbers_beside_decimals_stay_what_they_are(folder):
 
 def test_the_weight_of_a_single_value_may_be_a_number(folder):
     model = dlrm.load(folder / "c")
-    samples = {name: ["", ""] for name in COLUMNS} | {"place": ["Rome", ""]}
-    expected = model.score_raw(samples | {"near": ["0.5", ""]})
+    samples = {name: ["", ""] for name in COLUMNS} | {"place": ['["Rome"]', ""]}
+    expected = model.score_raw(samples | {"near": ["[0.5]", ""]})
     for near in ([0.5, None], np.array([0.5, np.nan]), [[0.5], []], [0.5, float("nan")]):
         np.testing.assert_array_equal(model.score_raw(samples | {"near": near}), expected)
 
@@ -137,7 +137,7 @@ def test_the_model_says_which_columns_hold_weights(folder, rows):
 )
 def test_a_wrong_row_is_one_line_that_names_it(folder, column, value, message):
     samples = {name: ["", "", ""] for name in COLUMNS} | {"price": ["1", "1", "1"]}
-    samples |= {"tags": ["", "a|b", ""], "strength": ["", "1|2", ""], "place": ["", "Rome", ""], "near": ["", "1", ""]}
+    samples |= {"tags": ["", "a|b", ""], "strength": ["", "1|2", ""], "place": ["", '["Rome"]', ""], "near": ["", "[1]", ""]}
     samples[column] = ["", value, ""]
     with pytest.raises(ValueError) as error:
         dlrm.load(folder / "c").score_raw(samples)
