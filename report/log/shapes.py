@@ -31,6 +31,11 @@ def none_or(shape: Shape) -> Shape:
     return lambda value: value is None or shape(value)
 
 
+def any_of(*shapes: Shape) -> Shape:
+    """Return the shape of a value that has one of the shapes."""
+    return lambda value: any(shape(value) for shape in shapes)
+
+
 def list_of(*shapes: Shape) -> Shape:
     """Return the shape of a list of values of one shape; with several shapes, of a list with one value of each."""
     if len(shapes) == 1:
@@ -51,7 +56,7 @@ def object_of(**shapes: Shape) -> Shape:
 _NUMBER = none_or(is_number)
 _TEXT = none_or(is_text)
 _THREE = list_of(_NUMBER, _NUMBER, _NUMBER)
-_COUNTS = list_of(is_whole)
+_COUNTS = list_of(is_number)
 _RUN = {
     **dict.fromkeys(("id", "program", "mode", "device", "dtype", "operations", "processor", "restored", "restored_run", "model", "dataset"), _TEXT),
     **dict.fromkeys(("step_form", "chosen_by", "bits"), _TEXT),
@@ -74,7 +79,7 @@ _EVALUATION = {
     **dict.fromkeys(("samples", "positives", "epoch", "step"), none_or(is_whole)),
     "split": is_text,
     "final": is_bool,
-    "deciles": list_of(list_of(is_whole, is_whole, _NUMBER, _NUMBER, _NUMBER)),
+    "deciles": list_of(any_of(list_of(*(is_number,) * 2, *(_NUMBER,) * 3), list_of(*(is_number,) * 2, *(_NUMBER,) * 4))),
     "histogram": object_of(low=_NUMBER, high=_NUMBER, negative=_COUNTS, positive=_COUNTS),
 }
 _IMPORTANCE = {

@@ -6,6 +6,7 @@ from typing import Any
 
 NONE = "-"
 UNWEIGHTED = "Unweighted: every row counts once, whatever its weight."
+WEIGHTED = "Weighted: every row counts by its weight."
 
 
 class Markup(str):

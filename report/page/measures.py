@@ -14,8 +14,8 @@ class Decile:
     """A tenth of the rows, by predicted probability.
 
     Attributes:
-        samples: the number of rows.
-        positives: the number of positive ones.
+        samples: the number of rows, or their weight.
+        positives: that of the positive ones.
         predicted: the mean predicted probability.
         observed: the share of positive rows.
         low: lower limit of Wilson's interval of 95% of that share.
@@ -24,8 +24,8 @@ class Decile:
         highest: the highest.
     """
 
-    samples: int
-    positives: int
+    samples: float
+    positives: float
     predicted: float
     observed: float
     low: float
@@ -40,7 +40,7 @@ class Bins:
 
     Attributes:
         edges: the edges of the bins, one more than bins.
-        negative: the negative rows of each bin.
+        negative: the negative rows of each bin, or their weight.
         positive: the positive ones.
         false_positive: the share of negative rows at or above each edge, from the highest edge down.
         true_positive: the same of positive rows, which is the recall.
@@ -49,8 +49,8 @@ class Bins:
     """
 
     edges: Sequence[float]
-    negative: Sequence[int]
-    positive: Sequence[int]
+    negative: Sequence[float]
+    positive: Sequence[float]
     false_positive: Sequence[float]
     true_positive: Sequence[float]
     precision: Sequence[float | None]
@@ -76,9 +76,9 @@ def deciles(summary: Mapping[str, Any]) -> list[Decile]:
     """Return the tenths of an evaluation's rows; those without rows are left out."""
     found = []
     for part in summary.get("deciles") or ():
-        samples, positives, total, lowest, highest = part
-        if samples:
-            rate = wilson(positives, samples)
+        samples, positives, total, lowest, highest, *effective = part
+        if samples > 0:
+            rate = wilson(positives, samples, *effective)
             found.append(Decile(samples, positives, (total or 0.0) / samples, rate.value, rate.low, rate.high, lowest, highest))
     return found
 

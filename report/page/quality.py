@@ -1,6 +1,6 @@
 """The quality of a run's predictions: calibration by decile, ROC, precision-recall and the scores of each class."""
 
-from report.page.html import UNWEIGHTED, Markup, code, note, section
+from report.page.html import UNWEIGHTED, WEIGHTED, Markup, code, note, section
 from report.page.measures import Bins, bins, deciles
 from report.page.outcome import Outcome
 from report.page.plots import Plot, Series, plotted
@@ -24,17 +24,18 @@ def quality(outcome: Outcome | None, command: str) -> tuple[Markup, list[Plot]]:
         [],
         [note(f"Of the {outcome.split} split, weights of step {outcome.step:,}." if outcome.step is not None else f"{outcome.split} split.")],
     )
-    if summary.get("auc_unweighted") is not None:
-        parts.append(note(UNWEIGHTED))
+    weighted = any(len(part) > 5 for part in summary.get("deciles") or ())
+    if weighted or summary.get("auc_unweighted") is not None:
+        parts.append(note(WEIGHTED if weighted else UNWEIGHTED))  # logs of earlier versions are not weighted
     if tenths:
-        plots.append(_calibration(tenths))
+        plots.append(_calibration(tenths, "weight" if weighted else "rows"))
     if histogram:
         plots += _curves(histogram)
     parts.append(plotted(plots))
     return section("quality", "Calibration and ranking", *parts), plots
 
 
-def _calibration(tenths: list) -> Plot:
+def _calibration(tenths: list, counted: str) -> Plot:
     predicted = [one.predicted for one in tenths]
     observed = Series(
         "observed share of positives",
@@ -48,7 +49,7 @@ def _calibration(tenths: list) -> Plot:
     ends = [min(predicted), max(predicted)]
     ideal = Series("perfectly calibrated", ends, ends, colour=7, dashed=1)
     columns = {
-        "rows": [one.samples for one in tenths],
+        counted: [one.samples for one in tenths],
         "positives": [one.positives for one in tenths],
         "lowest": [one.lowest for one in tenths],
         "highest": [one.highest for one in tenths],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from report.log.record import Record
 from report.page.commands import PREDICTIONS, dataset_of, mode_command, report_command
 from report.page.history import feature_of
-from report.page.html import NONE, UNWEIGHTED, Markup, code, element, interval, joined, note, number, section, share, table
+from report.page.html import NONE, WEIGHTED, Markup, code, element, interval, joined, note, number, section, share, table
 from report.page.plots import Plot, Series, plotted
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def by_value_section(record: Record, rows: Rows) -> tuple[Markup, list[Plot]]:
         found = by_value(predictions, rows.dataset, feature)
         made = _value_plots(found, place)
         plots += made
-        once = f" {UNWEIGHTED}" if predictions.weighted else ""
-        parts += [element("h3", f"By {feature}"), note(_said(found) + once), plotted(made), _value_table(found)]
+        weighted = "" if predictions.weights is None else f" {WEIGHTED} The columns rows and positives count rows."
+        parts += [element("h3", f"By {feature}"), note(_said(found) + weighted), plotted(made), _value_table(found)]
     return section("by-value", title, *parts), plots
 
 
@@ -192,7 +192,7 @@ def paired_tables(names: Sequence[str], files: Sequence[str]) -> list[Markup]:
     text = (
         f"On the same {rows:,} rows. The intervals are paired: what both runs find hard on a row does not count. AUC: DeLong's for correlated areas."
     )
-    return [table(f"each run less {names[0]}", columns, lines), note(f"{text} {UNWEIGHTED}" if first.weighted else text)]
+    return [table(f"each run less {names[0]}", columns, lines), note(text if first.weights is None else f"{text} {WEIGHTED}")]
 
 
 def _difference(found: "Difference | None") -> tuple:

@@ -11,6 +11,9 @@ from runs import CARDINALITIES, TRAIN, edit_spec, write_dataset
 from dataloading.feature_spec import generator_spec
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
+from report.command import main as report
+from report.rows.describe import describe
+from report.rows.predictions import metrics_of
 from utils.checkpoint.reading import Checkpoint
 from utils.metrics.binary import evaluate
 
@@ -69,6 +72,19 @@ def test_metrics_predictions_and_resumes_of_weighted_rows(run, weighted, tmp_pat
         assert found.final["calibration_unweighted"] == pytest.approx(expected.unweighted.calibration, abs=1e-5)
         assert f"by the weights of column heft, {expected.weight:,.6g} in all; unweighted: AUC 0." in found.out
     assert {"auc_unweighted", "valid_auc_unweighted"} <= whole.final.keys()
+    by_value = metrics_of("all", rows["score"].to_numpy(), rows["label"].to_numpy() == 1, rows["weight"].to_numpy())
+    assert (by_value.auc.value, by_value.calibration.value) == pytest.approx((expected.auc, expected.calibration), rel=1e-5)
+    (summary,) = [line["data"] for line in whole.log if line.get("step") == "EVALUATION" and line["data"]["final"]]
+    assert sum(tenth[0] for tenth in summary["deciles"]) == pytest.approx(expected.weight)
+    calibration = sum(tenth[2] for tenth in summary["deciles"]) / sum(tenth[1] for tenth in summary["deciles"])
+    assert calibration == pytest.approx(expected.calibration, rel=1e-4)
+    words = ("--predictions", tmp_path / "p.parquet", "--dataset_path", weighted, "--by", "cat_0", "-o", tmp_path / "r.html")
+    assert report([*map(str, (tmp_path / "run.json", *words))]) == 0
+    page = (tmp_path / "r.html").read_text()
+    assert page.count("Weighted: every row counts by its weight.") == 2 and "Unweighted" not in page
+    weights, labels = (np.fromfile(weighted / f"test/{name}.bin", kind) for name, kind in (("weight", np.float32), ("label", np.bool_)))
+    (tests,) = [split for split in describe(weighted).splits if split.split == "test"]
+    assert tests.click_rate == pytest.approx(weights[labels].sum(dtype=np.float64) / weights.sum(dtype=np.float64), rel=1e-6)
     for steps in ("1", "5"):  # cut before and after batches without weight
         resumed = tmp_path / f"c{steps}"
         assert run(*flags, *TRAIN, "--epochs", "2", "--max_steps", steps, "--save_checkpoint_path", resumed).code == 0

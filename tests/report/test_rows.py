@@ -13,8 +13,8 @@ from utils.errors import UserError
 from utils.metrics.delong import area, difference_spreads
 
 
-def predictions(scores, labels, rows=None, path="p"):
-    return Predictions(path, np.asarray(scores, np.float32), np.asarray(labels, bool), rows)
+def predictions(scores, labels, rows=None, path="p", weights=None):
+    return Predictions(path, np.asarray(scores, np.float32), np.asarray(labels, bool), rows, weights)
 
 
 def drawn(count, seed, better=0.0):
@@ -192,3 +192,79 @@ def test_file_that_holds_no_predictions_is_one_line(tmp_path, case):
 def test_other_rows_are_one_line(other, line):
     with pytest.raises(UserError, match=line):
         paired(predictions([0.1, 0.2, 0.3], [0, 1, 0]), other)
+
+
+# Weights ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_of_weight_3_is_three_rows():
+    labels, (first, second) = drawn(2000, 8)
+    weights = np.random.default_rng(1).integers(0, 4, 2000)
+    first[:300] = np.round(first[:300], 1)  # ties
+    one, other = metrics_of("x", first, labels, weights.astype(np.float32)), metrics_of("x", *(np.repeat(each, weights) for each in (first, labels)))
+    assert (one.rows, one.positives) == (2000, labels.sum())
+    for name in ("click_rate", "calibration", "auc", "log_loss"):
+        assert getattr(one, name).value == pytest.approx(getattr(other, name).value, rel=1e-9), name
+        assert getattr(one, name).low < getattr(other, name).low < getattr(other, name).high < getattr(one, name).high  # fewer rows say less
+    assert one.mean_prediction == pytest.approx(other.mean_prediction, rel=1e-9)
+    both = paired(*(predictions(scores, labels, weights=weights.astype(np.float32)) for scores in (first, second)))
+    repeated = paired(*(predictions(np.repeat(scores, weights), np.repeat(labels, weights)) for scores in (first, second)))
+    assert (both.rows, both.positives) == (2000, labels.sum())
+    for name in ("auc", "log_loss", "normalized_entropy"):
+        found, expected = getattr(both, name), getattr(repeated, name)
+        assert (found.first, found.second, found.difference.value) == pytest.approx(
+            (expected.first, expected.second, expected.difference.value), rel=1e-9
+        )
+
+
+def test_equal_weights_change_no_figure():
+    labels, (first, second) = drawn(700, 4)
+    weights = np.full(700, 0.3, np.float32)
+    one, other = metrics_of("x", first, labels, weights), metrics_of("x", first, labels)
+    for name in ("click_rate", "calibration", "auc", "log_loss"):
+        assert list(vars(getattr(one, name)).values()) == pytest.approx(list(vars(getattr(other, name)).values()), rel=1e-6), name
+    both = [paired(predictions(first, labels, weights=each), predictions(second, labels, weights=each)) for each in (weights, None)]
+    for name in ("auc", "log_loss", "normalized_entropy"):
+        found, expected = (list(vars(getattr(each, name).difference).values()) for each in both)
+        assert found == pytest.approx(expected, rel=1e-6), name
+
+
+def test_weighted_intervals_hold_what_they_should():
+    """Rows are drawn with weights that say how many others they stand for; the intervals hold the figures of all rows in 95 of 100 cases."""
+    draw = np.random.default_rng(9)
+    labels, (first, second) = drawn(200_000, 3, better=0.1)
+    chance = np.clip(first + 0.05, 0.05, 0.6)  # positives are drawn more often
+    truth, missed = metrics_of("all", first, labels), dict.fromkeys(("click_rate", "auc", "log_loss", "difference"), 0)
+    better = paired(predictions(first, labels), predictions(second, labels)).auc.difference.value
+    for _ in range(200):
+        rows = np.flatnonzero(draw.random(len(labels)) < chance / 60)
+        weights = (1 / chance[rows]).astype(np.float32)
+        found = vars(metrics_of("x", first[rows], labels[rows], weights))
+        change = paired(*(predictions(each[rows], labels[rows], weights=weights) for each in (first, second))).auc.difference
+        for name in missed:
+            one, true = (change, better) if name == "difference" else (found[name], getattr(truth, name).value)
+            missed[name] += not one.low <= true <= one.high
+    assert all(2 <= count <= 24 for count in missed.values()), missed  # 10 expected; the standard error is 3.1
+
+
+def test_rows_without_weight_have_no_figures():
+    found = metrics_of("x", np.array([0.2, 0.4], np.float32), np.array([True, False]), np.zeros(2, np.float32))
+    assert (found.rows, found.positives) == (2, 1)
+    assert found.click_rate is found.mean_prediction is found.calibration is found.auc is found.log_loss is None
+    with pytest.raises(UserError, match="p: no row has weight"):
+        paired(*(predictions([0.2, 0.4], [1, 0], weights=np.zeros(2, np.float32)) for _ in range(2)))
+
+
+def test_rows_whose_weights_differ_are_not_compared():
+    one, two = (predictions([0.2, 0.4], [1, 0], weights=np.array(weights, np.float32), path=str(weights)) for weights in ([1, 2], [1, 3]))
+    with pytest.raises(UserError, match=r"\[1, 3\]: row 1: weight 3.0, in \[1, 2\] 2.0; expected predictions of the same rows"):
+        paired(one, two)
+    with pytest.raises(UserError, match=r"the rows have weights, unlike those of p"):
+        paired(predictions([0.2, 0.4], [1, 0]), two)
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_weights_that_cannot_be_are_refused(tmp_path, weight):
+    path = write_predictions(tmp_path / "p.parquet", [0.5, 0.5], [1, 0], weight=np.array([1, weight], np.float32))
+    with pytest.raises(UserError, match=f"row 1: weight {weight} is no finite number of at least 0"):
+        read_predictions(path)

@@ -56,21 +56,28 @@ def area(negatives: np.ndarray, positives: np.ndarray, chunk: int = CHUNK) -> Ar
     return Area(auc, sum(variances))
 
 
-def difference_spreads(first: np.ndarray, second: np.ndarray, positive: np.ndarray, chunk: int = CHUNK) -> tuple[float | None, float | None]:
+def difference_spreads(
+    first: np.ndarray, second: np.ndarray, positive: np.ndarray, chunk: int = CHUNK, weights: np.ndarray | None = None
+) -> tuple[float | None, float | None]:
     """Return the parts of the variance of the difference of two AUCs on the same rows: that of the positives and that of the negatives.
 
-    The variance is their sum. A part is None where its class has a single row.
+    The variance is their sum. A part is None where its class has a single row. With weights, the means are weighted, and the variance is that of a
+    weighted mean of independent rows, times n / (n - 1) with the effective number of rows n (Kish, "Survey Sampling", 1965); equal weights give
+    DeLong's.
 
     Args:
         first, second: `[n]` scores of either model.
         positive: `[n]` bool; both classes must be present.
         chunk: rows processed at a time.
+        weights: `[n]`, above 0; None where every row counts once.
     """
-    return _spread(first, second, positive, chunk), _spread(first, second, ~positive, chunk)
+    return _spread(first, second, positive, chunk, weights), _spread(first, second, ~positive, chunk, weights)
 
 
-def _spread(first: np.ndarray, second: np.ndarray, side: np.ndarray, chunk: int) -> float | None:
+def _spread(first: np.ndarray, second: np.ndarray, side: np.ndarray, chunk: int, weights: np.ndarray | None) -> float | None:
     """Return the variance of the mean, over the rows of one side, of the difference of the shares of the other side's rows that are below."""
+    if weights is not None:
+        return _weighted_spread(first, second, side, chunk, weights.astype(np.float64))
     both = [(scores[side], np.sort(scores[~side])) for scores in (first, second)]
     count, total, squares = len(both[0][0]), 0.0, 0.0
     if count < 2:
@@ -80,6 +87,59 @@ def _spread(first: np.ndarray, second: np.ndarray, side: np.ndarray, chunk: int)
         change = after - before
         total, squares = total + float(change.sum()), squares + float(change @ change)
     return max(0.0, squares - total * total / count) / (count - 1) / count
+
+
+def _weighted_spread(first: np.ndarray, second: np.ndarray, side: np.ndarray, chunk: int, weights: np.ndarray) -> float | None:
+    """Return the variance of the weighted mean, over the rows of one side, of the difference of the weights of the other side's rows below."""
+    others = []
+    for scores in (first, second):
+        order = np.argsort(scores[~side], kind="stable")
+        others.append((scores[~side][order], np.append(0.0, np.cumsum(weights[~side][order]))))
+    of_side, weight = [scores[side] for scores in (first, second)], weights[side]
+    moments = WeightedMoments()
+    for start in range(0, len(weight), chunk):
+        rows = slice(start, start + chunk)
+        before, after = (
+            (up_to[np.searchsorted(other, scores[rows], "left")] + up_to[np.searchsorted(other, scores[rows], "right")]) / (2 * up_to[-1])
+            for scores, (other, up_to) in zip(of_side, others, strict=True)
+        )
+        moments.add(after - before, weight[rows])
+    return moments.variance
+
+
+class WeightedMoments:
+    """The weighted mean of independent values, and the variance of that mean."""
+
+    def __init__(self) -> None:
+        self._weight = self._squares = self._total = self._of_squares = self._square_total = 0.0
+
+    def add(self, values: np.ndarray, weights: np.ndarray) -> None:
+        """Add values `[n]` with float64 weights `[n]`, of which one is above 0."""
+        square = weights * weights
+        self._weight += float(weights.sum())
+        self._squares += float(square.sum())
+        self._total += float(weights @ values)
+        self._of_squares += float(square @ values)
+        self._square_total += float(square @ (values * values))
+
+    @property
+    def mean(self) -> float:
+        """The weighted mean."""
+        return self._total / self._weight
+
+    @property
+    def effective(self) -> float:
+        """The number of values of equal weight that would say as much (Kish, "Survey Sampling", 1965)."""
+        return self._weight**2 / self._squares
+
+    @property
+    def variance(self) -> float | None:
+        """The variance of the mean; None where one value has all the weight."""
+        count, mean = self.effective, self.mean
+        if count <= 1 + 1e-9:
+            return None
+        squares = self._square_total - 2 * mean * self._of_squares + mean * mean * self._squares
+        return max(0.0, squares) / self._weight**2 * count / (count - 1)
 
 
 def _placements(scores: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -11,6 +11,11 @@ def descending(scores: np.ndarray) -> np.ndarray:
     return np.where(bits >> 31, bits, 0x7FFFFFFF - bits)
 
 
+def scores_of(places: np.ndarray) -> np.ndarray:
+    """Return the float32 scores that `descending` maps to `[n]` uint32 numbers."""
+    return np.where(places >> 31, places, 0x7FFFFFFF - places).astype(np.uint32).view(np.float32)
+
+
 def chunks(keys: np.ndarray, low_bits: int, chunk: int) -> Iterator[slice]:
     """Yield slices of about `chunk` sorted keys; keys that differ in their `low_bits` lowest bits only stay together."""
     start, end, shift = 0, len(keys), np.uint64(low_bits)

@@ -19,24 +19,25 @@ DECILES = 10
 
 
 class Decile(NamedTuple):
-    """Samples whose predicted probabilities are next to each other."""
+    """Samples whose predicted probabilities are next to each other. Where samples have weights, each counts by its weight."""
 
-    samples: int
-    positives: int
+    samples: float
+    positives: float
     probability: float  # the sum of the predicted probabilities
     lowest: float | None  # predicted probability; None in a decile without samples
     highest: float | None
+    effective: float | None = None  # samples of equal weight that would say as much (Kish, "Survey Sampling", 1965); None without weights
 
 
 @dataclass(frozen=True)
 class Summary:
     """The distribution of the scores of an evaluation."""
 
-    deciles: tuple[Decile, ...]  # 10, of equal counts, by rising predicted probability
+    deciles: tuple[Decile, ...]  # 10, of equal counts or weights, by rising predicted probability
     low: float  # lowest logit
     high: float  # highest logit, above `low` also where all logits are the same
-    negative: tuple[int, ...]  # counts of the negatives' logits in 200 bins of equal width from `low` to `high`
-    positive: tuple[int, ...]  # of the positives'
+    negative: tuple[float, ...]  # counts or weights of the negatives' logits in 200 bins of equal width from `low` to `high`
+    positive: tuple[float, ...]  # of the positives'
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,12 @@ class FullMetrics(Metrics):
 def evaluate_in_full(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None = None, weights: np.ndarray | None = None) -> FullMetrics:
     """Compute all metrics of logits against labels, with a summary of the scores; see `binary.evaluate`. The scores are sorted once for both.
 
-    The summary counts each row once, with weights as well: it is the distribution of the scores.
+    With weights a row counts by its weight in the summary, too.
     """
-    classes = classes_of(logits, labels.astype(bool))
-    return FullMetrics(**vars(evaluate(logits, labels, auc_thresholds, classes, weights)), summary=summarize(classes))
+    positive = labels.astype(bool)
+    classes = classes_of(logits, positive)
+    metrics = evaluate(logits, labels, auc_thresholds, classes, weights)
+    return FullMetrics(**vars(metrics), summary=summarize(classes) if weights is None else summarize_weighted(logits, positive, weights))
 
 
 def summarize(classes: Classes) -> Summary | None:
@@ -63,20 +66,61 @@ def summarize(classes: Classes) -> Summary | None:
     ends = [float(values[i]) for values in classes if len(values) for i in (0, -1)]  # NaN is sorted to the end
     if not ends or not np.isfinite(ends).all():
         return None
-    low, high = min(ends), max(ends)
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    negative, positive = (_histogram(values, low, high) for values in classes)
+    low, high = _limits(min(ends), max(ends))
+    negative, positive = (tuple(np.diff(_places(values, low, high)).tolist()) for values in classes)
     return Summary(tuple(_deciles(classes)), low, high, negative, positive)
 
 
-def _histogram(values: np.ndarray, low: float, high: float) -> tuple[int, ...]:
-    """Count sorted values in bins of equal width; a value on the boundary of two bins is in the upper one, the highest value in the last."""
+def summarize_weighted(logits: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> Summary | None:
+    """Summarize scores with weights; return None where no row has weight or a score is not finite.
+
+    A row, or the rows of equal scores, can be on both sides of a boundary between deciles: it is then shared out in proportion.
+
+    Args:
+        logits: `[n]` float32.
+        positive: `[n]` bool.
+        weights: `[n]` float32, finite, at least 0.
+    """
+    from utils.metrics.weighted import counted, sorted_keys, unpacked  # imported here, because a server needs none of it
+
+    logits, positive, weights = counted(weights, logits, positive)
+    if not len(logits) or not np.isfinite(logits).all():
+        return None
+    scores, weights, positive = unpacked(sorted_keys(logits.astype(np.float32), positive, weights.astype(np.float32))[::-1])
+    last = np.flatnonzero(np.append(scores[1:] != scores[:-1], True))  # of each score
+    up_to = np.cumsum(weights)
+    ends = up_to[last]
+    cuts = ends[-1] * (np.arange(DECILES + 1) / DECILES)
+
+    def sums(values: np.ndarray) -> list[float]:
+        return np.diff(np.interp(cuts, np.append(0.0, ends), np.append(0.0, np.cumsum(values)[last]))).tolist()
+
+    squares = sums(weights * weights)
+    lowest = sigmoid(scores[last[np.minimum(np.searchsorted(ends, cuts[:-1], "right"), len(last) - 1)]]).tolist()
+    highest = sigmoid(scores[last[np.searchsorted(ends, cuts[1:], "left")]]).tolist()
+    of_weights, of_positives = np.diff(cuts).tolist(), sums(weights * positive)
+    effective = [weight * weight / square for weight, square in zip(of_weights, squares, strict=True)]
+    deciles = map(Decile, of_weights, of_positives, sums(weights * sigmoid(scores.astype(np.float64))), lowest, highest, effective)
+    low, high = _limits(float(scores[0]), float(scores[-1]))
+    places = _places(scores, low, high)
+    negative, positive = (tuple(np.diff(np.append(0.0, np.cumsum(values))[places]).tolist()) for values in (weights * ~positive, weights * positive))
+    return Summary(tuple(deciles), low, high, negative, positive)
+
+
+def _limits(low: float, high: float) -> tuple[float, float]:
+    return (low - 0.5, high + 0.5) if low == high else (low, high)
+
+
+def _places(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Return the places where bins of equal width begin in sorted values, and the number of values.
+
+    A value on the boundary of two bins is in the upper one, the highest value in the last.
+    """
     inner = low + (high - low) * (np.arange(1, BINS) / BINS)
     edges = inner.astype(values.dtype)  # a search for float64 would copy the values to float64
     edges = np.where(edges < inner, np.nextafter(edges, np.inf, dtype=values.dtype), edges)  # the values below are the same
     below = np.searchsorted(values, edges, "left")
-    return tuple(np.diff(below, prepend=0, append=len(values)).tolist())
+    return np.concatenate([[0], below, [len(values)]])
 
 
 def _deciles(classes: Classes) -> Iterator[Decile]:
@@ -129,5 +173,8 @@ def entry(split: str, metrics: Metrics, weights: tuple[int, int], final: bool = 
         {"split": split, "epoch": weights[0], "step": weights[1], "final": final}
         | {name: getattr(metrics, name) for name in names}
         | metrics.other_figures()
-        | {"deciles": summary and [list(decile) for decile in summary.deciles], "histogram": histogram}
+        | {
+            "deciles": summary and [[*decile[:5], *([] if decile.effective is None else [decile.effective])] for decile in summary.deciles],
+            "histogram": histogram,
+        }
     )

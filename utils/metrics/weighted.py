@@ -8,7 +8,7 @@ A tie is here all samples with the same score, perhaps a single one.
 
 import numpy as np
 
-from utils.metrics.keys import chunks, descending
+from utils.metrics.keys import chunks, descending, scores_of
 
 CHUNK = 1 << 16  # samples: the float64 columns of so many stay in the processor's cache, where a chunk takes a third of the time
 _SCORE, _WEIGHT, _LABEL = np.uint64(32), np.uint64(1), np.uint64(1)  # the first bits of a key's score and weight, and the mask of its label
@@ -36,6 +36,15 @@ def sorted_keys(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -
     return keys
 
 
+def unpacked(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the float32 scores, the weights as float64 and whether a sample is positive, `[n]` each, in the order of keys of float32 scores."""
+    return scores_of((keys >> _SCORE).astype(np.uint32)), _weights(keys).astype(np.float64), (keys & _LABEL).astype(bool)
+
+
+def _weights(keys: np.ndarray) -> np.ndarray:
+    return ((keys >> _WEIGHT).astype(np.uint32) & np.uint32(0x7FFFFFFF)).view(np.float32)
+
+
 def area(keys: np.ndarray, chunk: int = CHUNK) -> float | None:
     """Compute the weighted AUC of all samples; None where there is only one class, or none.
 
@@ -46,9 +55,8 @@ def area(keys: np.ndarray, chunk: int = CHUNK) -> float | None:
     higher = lower = right = 0.0  # weights of the positives and of the negatives so far, and of the pairs of both in the correct order
     for rows in chunks(keys, int(_SCORE), chunk):
         some = keys[rows]
-        weights = (some >> _WEIGHT).astype(np.uint32) & np.uint32(0x7FFFFFFF)
         starts = np.flatnonzero(np.concatenate([[True], (some[1:] ^ some[:-1]) >> _SCORE != 0]))
-        positives, negatives = of_ties(weights.view(np.float32), (some & _LABEL).astype(bool), starts)
+        positives, negatives = of_ties(_weights(some), (some & _LABEL).astype(bool), starts)
         right += float(correct_pairs(positives, negatives, np.arange(len(starts)), higher).sum())
         higher, lower = higher + float(positives.sum()), lower + float(negatives.sum())
     return min(1.0, right / (higher * lower)) if higher and lower else None

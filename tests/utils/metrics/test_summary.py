@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from utils.metrics.binary import classes_of, evaluate, sigmoid
-from utils.metrics.summary import BINS, entry, evaluate_in_full, summarize
+from utils.metrics.summary import BINS, entry, evaluate_in_full, summarize, summarize_weighted
 
 
 def summary_of(logits, labels):
@@ -27,7 +27,7 @@ def test_deciles_and_bins_count_every_sample_once(rows):
     ends = np.cumsum([0, *counts])
     for decile, first, last in zip(found.deciles, ends[:-1], ends[1:], strict=True):
         if first == last:
-            assert decile == (0, 0, 0, None, None)
+            assert decile == (0, 0, 0, None, None, None)
             continue
         part = sigmoid(ordered[first:last])
         assert decile.probability == pytest.approx(part.sum(dtype=np.float64), rel=1e-6)
@@ -111,12 +111,58 @@ def test_entry_is_json_with_every_key():
     assert one_class["auc"] is one_class["auc_variance"] is one_class["normalized_entropy"] is None and one_class["final"] is False
 
 
-def test_weights_leave_the_summary_and_the_figures_without_weights_as_they_are():
+@given(
+    st.lists(st.tuples(st.floats(-40, 40, width=32) | st.sampled_from([-1.0, 0.0, 1.0]), st.booleans(), st.integers(0, 5)), min_size=1, max_size=40)
+)
+def test_a_row_of_weight_3_is_summarized_as_three_rows(rows):
+    logits, labels, weights = (np.array([row[i] for row in rows], kind) for i, kind in enumerate((np.float32, bool, np.float32)))
+    times = 10 * weights.astype(int)  # so that every tenth is of whole rows
+    if not times.any():
+        assert summarize_weighted(logits, labels, weights) is None
+        return
+    found, expected = summarize_weighted(logits, labels, weights), summarize(classes_of(np.repeat(logits, times), np.repeat(labels, times)))
+    assert (found.low, found.high) == (expected.low, expected.high)
+    for one, other in ((found.negative, expected.negative), (found.positive, expected.positive)):
+        assert np.array(one) * 10 == pytest.approx(other)
+    mixed = any(labels[logits == value].any() and not labels[logits == value].all() for value in logits)
+    for one, other in zip(found.deciles, expected.deciles, strict=True):
+        assert (10 * one.samples, 10 * one.probability) == pytest.approx((other.samples, other.probability), rel=1e-6)
+        assert one.positives * 10 == pytest.approx(other.positives, abs=1 if mixed else 1e-6)  # whole rows share a tie of both classes out
+        assert (one.lowest, one.highest) == pytest.approx((other.lowest, other.highest), rel=1e-6)
+
+
+def test_the_effective_number_of_rows_of_a_decile():
+    draw = np.random.default_rng(3)
+    logits, labels, weights = draw.normal(size=5000).astype(np.float32), draw.random(5000) < 0.3, draw.exponential(size=5000).astype(np.float32)
+    order, equal = np.argsort(logits), summarize_weighted(logits, labels, np.full(5000, 0.25, np.float32))
+    assert [decile.effective for decile in equal.deciles] == pytest.approx([500] * 10) and [decile.samples for decile in equal.deciles] == [
+        125.0
+    ] * 10
+    found, up_to = summarize_weighted(logits, labels, weights), np.cumsum(weights[order], dtype=np.float64)
+    for k, decile in enumerate(found.deciles):
+        inside = weights[order][(up_to > up_to[-1] * k / 10) & (up_to <= up_to[-1] * (k + 1) / 10)].astype(np.float64)
+        assert decile.effective == pytest.approx(inside.sum() ** 2 / (inside**2).sum(), rel=0.05)
+
+
+def test_the_order_of_rows_does_not_show_in_a_weighted_summary():
+    draw = np.random.default_rng(4)
+    logits, labels, weights = np.round(draw.normal(size=999), 1).astype(np.float32), draw.random(999) < 0.3, draw.random(999).astype(np.float32)
+    order = draw.permutation(999)
+    assert summarize_weighted(logits, labels, weights) == summarize_weighted(logits[order], labels[order], weights[order])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_weighted_scores_that_are_not_finite_have_no_summary(bad):
+    logits, labels = np.array([bad, 1.0, 0.0], np.float32), np.array([True, True, False])
+    assert summarize_weighted(logits, labels, np.ones(3, np.float32)) is None
+    assert summarize_weighted(logits, labels, np.array([0, 1, 1], np.float32)).low == 0  # a row without weight has no part
+
+
+def test_weights_leave_the_figures_without_weights_as_they_are():
     draw = np.random.default_rng(6)
     logits, labels, weights = draw.normal(size=900).astype(np.float32), draw.random(900) < 0.3, draw.integers(0, 4, 900).astype(np.float32)
     plain, weighted = evaluate_in_full(logits, labels), evaluate_in_full(logits, labels, weights=weights)
-    assert weighted.summary == plain.summary
-    assert vars(weighted) == vars(evaluate(logits, labels, weights=weights)) | {"summary": plain.summary}
+    assert vars(weighted) == vars(evaluate(logits, labels, weights=weights)) | {"summary": summarize_weighted(logits, labels, weights)}
     assert weighted.unweighted == evaluate(logits, labels)
     before, found = (json.loads(json.dumps(entry("test", metrics, (1, 20)))) for metrics in (plain, weighted))
     assert found.keys() - before.keys() == {f"{name}_unweighted" for name in ("auc", "log_loss", "normalized_entropy", "calibration")}
