@@ -263,7 +263,7 @@ def _staged(group: GroupPlan, path: Source, parsed: Callable[[], Block]) -> Stag
     for name, recipe in plan.features.items():
         if feature_column(name) in texts and not is_undecided(recipe):
             try:
-                texts[feature_column(name)] = texts_of(recipe, texts[feature_column(name)])
+                texts[feature_column(name)] = _escaped(texts_of(recipe, texts[feature_column(name)]))  # which is called again for their ids
             except ValueKindError as error:
                 raise DatasetError(
                     f"{path}, {block.unit}s from {block.lines[0]}: feature {name}, column {', '.join(recipe.value_columns)}: {error}"
@@ -279,9 +279,7 @@ def _coded(rows: pl.DataFrame, stripped: Collection[str]) -> tuple[pl.DataFrame,
             continue
         if isinstance(dtype, pl.Categorical):
             places, found = pl.col(name).to_physical(), dtype.categories.to_series()
-            found = found.str.strip_chars(BLANKS) if name in stripped else found
-            if found.str.starts_with(MARK).any():
-                found = found.to_frame("text").select(escaped(pl.col("text"))).to_series()
+            found = _escaped(found.str.strip_chars(BLANKS) if name in stripped else found)
         else:
             table = TextPlaces()
             value = pl.col(name).list.eval(table.of(pl.element())) if dtype == pl.List else table.of(pl.col(name))
@@ -290,6 +288,11 @@ def _coded(rows: pl.DataFrame, stripped: Collection[str]) -> tuple[pl.DataFrame,
         texts[name] = found.set(found == "", None).extend(pl.Series([None], dtype=pl.String))
         codes.append((places if dtype == pl.List else places.fill_null(len(texts[name]) - 1)).alias(name))
     return rows.with_columns(codes), texts
+
+
+def _escaped(texts: pl.Series) -> pl.Series:
+    """Return texts that begin like a type mark so that they are not taken for marked ones."""
+    return texts.to_frame("text").select(escaped(pl.col("text"))).to_series() if texts.str.starts_with(MARK).any() else texts
 
 
 def _expressions(block: Block, plan: Plan, divide: SplitRule) -> dict[str, Made]:

@@ -6,6 +6,8 @@ import polars as pl
 import pytest
 
 from dataloading.features import DatasetError
+from preproc.table import command as table
+from tests.helpers.commands import do
 from tests.helpers.folders import write
 from tests.preproc.table.tables import make
 from utils.encoding.columns import parsed_label
@@ -59,6 +61,9 @@ def test_a_text_that_begins_like_a_type_mark_is_a_text(tmp_path, coded):
     keep = () if coded else ("--keep", "c")  # columns that are kept are read as texts, the others as categories
     made = make(tmp_path, content, content, *LABELLED, *keep)
     assert sorted(made.values("c")) == sorted(values) and sorted(made["train"]["c"]) == list(range(1, 7))
+    flags = ("--mode", "encode", "--data", write(tmp_path / "later.csv", content), "--vocabulary", made.folder, "--dst", tmp_path / "later")
+    assert do(table, *flags, *keep) == 0
+    assert (tmp_path / "later/new/c.bin").read_bytes() == (made.folder / "train/c.bin").read_bytes()
 
 
 def test_quotes_in_a_label_protect_every_character_and_blanks_do_not_count(tmp_path):
