@@ -12,6 +12,7 @@ from served.stalls import ends_when_continued
 from served.unknown_metric import unknown_metric
 from serving import kept_rows
 from serving.description import CATEGORICAL, CHECKPOINT, ID_WEIGHTS, NUMERICAL, PROBABILITY
+from serving.integrity import compare_once
 from utils.checkpoint.manifest import CheckpointError
 
 _RAW = "raw"
@@ -28,7 +29,7 @@ class Scorer(Protocol):
 
 
 class Backend:
-    """A model in Triton's Python backend. On loading it scores the rows that its version keeps, as a self-check.
+    """A model in Triton's Python backend. On loading it compares all weights with their checksums, and scores the rows that its version keeps.
 
     Args:
         triton: the module `triton_python_backend_utils`.
@@ -51,6 +52,8 @@ class Backend:
         if self._raw:
             check_frames()
         rows = None if proving else kept_rows.read_rows(version / kept_rows.FILE)
+        if not proving:  # an export reads all weights itself
+            compare_once(version / CHECKPOINT)
         self.scorer = load(version / CHECKPOINT, self._raw, cpu=args["model_instance_kind"] != "GPU")
         if rows is not None:
             check_rows(self.execute, triton, rows)

@@ -12,6 +12,7 @@ from utils.checkpoint.touched_form import TOUCHED_ROWS, bitmap_name
 from utils.checkpoint.zarr_store import file_of
 from utils.config.serving import FLOAT32
 
+_CONTENTS = "contents"  # key of a manifest: the checksum of each file of packed tables
 _DROPPED = ("checksum", "files", "arrays", "format")
 
 
@@ -19,6 +20,29 @@ def verified(checkpoint: Checkpoint) -> None:
     """Read every weight once to verify its checksum: served weights are mapped and not verified. Raises CheckpointError."""
     for name in weights_of(checkpoint):
         checkpoint.check(name)
+
+
+def check_contents(checkpoint: Checkpoint) -> None:
+    """Read every weight of a version, packed ones too, and compare its checksum. Raises CheckpointError where a file is damaged.
+
+    Packed tables of earlier exports have no checksums.
+    """
+    packs = packed.NAME in checkpoint.manifest
+    for name in checkpoint.names(""):
+        if not (packs and name.startswith("tables/")):
+            checkpoint.check(name)
+    for name, expected in checkpoint.manifest.get(_CONTENTS, {}).items():
+        try:
+            found = packed.checksum(checkpoint.folder / name)
+        except OSError as error:
+            raise manifest.fault(checkpoint.folder, checkpoint.folder / name, error.strerror or str(error)) from None
+        if found != expected:
+            raise manifest.fault(checkpoint.folder, checkpoint.folder / name, "its data do not match their checksum")
+
+
+def stored_bytes(checkpoint: Checkpoint) -> int:
+    """Return the size of a version's files."""
+    return sum(size for size, _ in checkpoint.manifest["files"].values())
 
 
 def weights_of(checkpoint: Checkpoint) -> list[str]:
@@ -56,7 +80,10 @@ def write_weights(checkpoint: Checkpoint, folder: Path, tables: Path | None, pre
     link_all(checkpoint.folder, folder, _vocabularies(checkpoint))
     kept = {name: value for name, value in checkpoint.manifest.items() if name not in dropped}
     content = {**kept, "config": {**checkpoint.manifest.get("config", {}), **config}, "arrays": arrays}
-    manifest.write(folder, content | ({packed.NAME: precision} if packs else {}))
+    if packs:
+        files = (path for path in sorted(folder.rglob("*")) if path.name in (packed.ROWS, packed.SCALES))
+        content |= {packed.NAME: precision, _CONTENTS: {str(path.relative_to(folder)): packed.checksum(path) for path in files}}
+    manifest.write(folder, content)
 
 
 def link_all(source: Path, folder: Path, names: Iterable[str]) -> None:

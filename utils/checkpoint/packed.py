@@ -4,6 +4,7 @@
 x = scale * q + bias.
 """
 
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, INT8
 
 NAME = "packed"  # key of a manifest: the precision of its tables
 ROWS, SCALES = "rows.bin", "scales.bin"
+_BLOCK_BYTES = 16 << 20
 _EPSILON = np.float32(1e-8)  # FBGEMM's: it avoids a division by 0 for rows of equal values
 _STORED = {FLOAT32: np.dtype("<f4"), BFLOAT16: np.dtype("<u2"), FLOAT16: np.dtype("<f2"), INT8: np.dtype("u1")}
 
@@ -50,6 +52,15 @@ def write_table(blocks: Iterable[tuple[int, np.ndarray]], files: TableFiles, pre
                 scales.write(np.ascontiguousarray(scale).data)
         if scales:
             scales.close()
+
+
+def checksum(path: Path) -> str:
+    """Return the CRC-32 of a file's content. Raises OSError."""
+    found = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            found = zlib.crc32(block, found)
+    return f"{found:08x}"
 
 
 def pack(values: np.ndarray, precision: str) -> tuple[np.ndarray, np.ndarray | None]:
