@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from utils.checkpoint.durable import sync_folder, write_text
+from utils.errors import UserError
 
 CONFIG, CARD = "config.pbtxt", "MODEL.md"  # the model's files are copies of its live version's
+_PYTHON = re.compile(r'^[ \t]*backend\s*:\s*"python"', re.M)
+_PROGRAM = re.compile(r'^[ \t]*default_model_filename\s*:\s*"([^"]+)"', re.M)
 _POLICY = re.compile(r"^[ \t]*version_policy\s*:?\s*\{", re.M)
 _COMMENT = re.compile(r"#.*")
 
@@ -45,6 +48,21 @@ def config_of(model: Path, number: int) -> str:
     """Return the `config.pbtxt` for a live version: its own, or the model's where an older export has none."""
     own = model / str(number) / CONFIG
     return naming((own if own.is_file() else model / CONFIG).read_text(), number)
+
+
+def is_python(config: str) -> bool:
+    """Return whether a `config.pbtxt` is of Triton's Python backend."""
+    return _PYTHON.search(config) is not None
+
+
+def check_program(model: Path, number: int) -> None:
+    """Raise UserError where a version of the Python backend has no program: Triton 2.51, asked to load it, would wait for ever or end."""
+    config = config_of(model, number)
+    if is_python(config):
+        named = _PROGRAM.search(config)
+        path = model / str(number) / (named[1] if named else "model.py")
+        if not path.is_file():
+            raise UserError(f"{path}: no such file, and the version cannot be served without it; restore it, or export the version again")
 
 
 def pin(model: Path, served: Sequence[int] = ()) -> None:

@@ -19,8 +19,11 @@ from subprocess import PIPE
 
 from serving.connection import RequestError
 from serving.control import Control, Unreachable
-from serving.live import CONFIG, announce, live, pin, stated, versions
+from serving.description import CHECKPOINT
+from serving.integrity import compare
+from serving.live import CONFIG, announce, check_program, live, pin, stated, versions
 from serving.repository import FLAGS, remove_version
+from utils.checkpoint.reading import Checkpoint
 from utils.cluster import processes
 from utils.commands import run_command
 from utils.config.flags import Parser, add_flags
@@ -56,6 +59,9 @@ class PublishConfig:
         "commas, or in a flag each; without one no server loads the version, and no version is removed",
         reader=_URLS,
         repeated=True,
+    )
+    verify: bool = option(
+        False, "read all weights of the version again and compare them with their checksums, also where a server did since they last changed"
     )
     keep: int = option(2, "number of newest versions to keep", bounds=FROM_1)
 
@@ -103,16 +109,20 @@ def _published(config: PublishConfig, model: Path, servers: Sequence[Control]) -
         export_version(config, words, number)
     written = [folder for folder in _formats(model) if number in versions(folder)]
     before = live(model)
-    if servers:
-        try:
+    try:
+        for folder in written:
+            check_program(folder, number)
+            if config.verify and (folder / str(number) / CHECKPOINT).is_dir():
+                compare(Checkpoint(folder / str(number) / CHECKPOINT))
+        if servers:
             _load(servers, model, written, number)
-        except UserError as error:
-            if config.model_version is not None:
-                raise
-            for folder in written:
-                remove_version(folder, number)
-            served = f"; version {before[-1]} is still served" if before else ""
-            raise UserError(f"{error}; version {number} was removed{served}") from None
+    except UserError as error:
+        if config.model_version is not None:
+            raise
+        for folder in written:
+            remove_version(folder, number)
+        served = f"; version {before[-1]} is still served" if before else ""
+        raise UserError(f"{error}; version {number} was removed{served}") from None
     if servers or config.model_version is not None:
         for folder in written:
             announce(folder, number)

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
+from serving.description import CHECKPOINT
 from serving.keeper import Keeper
-from serving.live import CONFIG, versions
+from serving.live import CONFIG, check_program, is_python, live, versions
 from serving.server_log import ending, last_words
 from serving.shared_memory import Segments
 from serving.stubs import end_of
@@ -38,8 +39,8 @@ from utils.errors import UserError
 from utils.signals import EndOnce, Once
 
 NAME = "serve"
-_PYTHON = re.compile(r'^backend: "python"', re.M)
 _PORTS = ("http_port", "grpc_port", "metrics_port")
+_COMPARED_BYTES_PER_S = 100e6  # at least, when a version is first loaded; see `integrity`
 _TAKEN = re.compile(r"Socket '\S+' already in use")
 
 
@@ -53,7 +54,10 @@ class ServerConfig:
     metrics_port: int = option(8002, "port for the metrics, http://ADDRESS:PORT/metrics; 0 for any free port")
     server_log: str | None = option(None, "file for the server's own log; the default is a new temporary file")
     ready_seconds: float = option(
-        120.0, "time limit for loading the models", unit="seconds", bounds=Bounds("more than 0 seconds", 0, above=True, besides=(math.inf,))
+        120.0,
+        "time limit for loading the models, beside a second for each 100 MB of weights, which a first load compares with their checksums",
+        unit="seconds",
+        bounds=Bounds("more than 0 seconds", 0, above=True, besides=(math.inf,)),
     )
     exit_seconds: int = option(30, "time limit for requests in flight when it is stopped", unit="seconds", bounds=Bounds("0 or more seconds", 0))
     restarts: int = option(
@@ -126,6 +130,7 @@ class Server:
 
     def wait_until_ready(self) -> float:
         """Wait until the server is ready; return the seconds since its start. Raises UserError where it ends or takes too long."""
+        comparing = _weights_bytes(self._repository, self._models) / _COMPARED_BYTES_PER_S
         while not self._answers():
             if self._closes.is_set():
                 raise UserError("the server is being stopped")
@@ -135,7 +140,7 @@ class Server:
                     self._begin()
                     continue
                 raise UserError(f"the server ended: {self._words()}" if self.process.returncode >= 0 else f"the server ended {self.end}")
-            if time.monotonic() - self._start > self._config.ready_seconds:
+            if time.monotonic() - self._start > self._config.ready_seconds + comparing:
                 raise UserError(f"not ready after {self._config.ready_seconds:g} s (--ready_seconds): {self._words()}")
             time.sleep(0.05)
         self._watchdog = Watchdog(self.process.pid, self.http, self._repository, self._say)
@@ -197,17 +202,32 @@ def _models(repository: Path, say: Callable[[str], None]) -> list[str]:
         raise UserError(f"{repository}: no such folder; expected a model repository (dlrm.py --mode export --export_path writes one)")
     if any(letter.isspace() for letter in str(repository.absolute())):  # Triton 2.51 would never be ready: its stub splits the path at a space
         raise UserError(f"{str(repository.absolute())!r}: Triton's Python backend takes no path with a space; move the repository")
-    found = []
+    found, faults = [], []
     for folder in sorted(path for path in repository.iterdir() if (path / CONFIG).is_file() and not path.name.startswith(".")):
         if not versions(folder):
             raise UserError(f"{folder}: has no version; expected a folder with a number as its name, such as 1")
-        if _PYTHON.search((folder / CONFIG).read_text()):
-            found.append(folder.name)
-        else:
+        if not is_python((folder / CONFIG).read_text()):
             say(f"{folder.name}: skipped: this server has only the Python backend; Triton's containers have others")
+            continue
+        try:
+            for number in live(folder):
+                check_program(folder, number)
+        except UserError as error:
+            say(f"{folder.name}: skipped: {error}")
+            faults.append(error)
+            continue
+        found.append(folder.name)
+    if faults and not found:
+        raise faults[0]
     if not found:
         raise UserError(f"{repository}: holds no model of the Python backend; dlrm.py --mode export --formats triton writes one")
     return found
+
+
+def _weights_bytes(repository: Path, models: Sequence[str]) -> int:
+    """Return the size of the weights of the live versions."""
+    folders = (repository / model / str(number) / CHECKPOINT for model in models for number in live(repository / model))
+    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
 
 
 def _command(program: Installation, repository: Path, models: Sequence[str], config: ServerConfig, ports: Sequence[int], prefix: str) -> list[str]:

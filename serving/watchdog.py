@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from serving.live import config_of
+from serving.live import check_program, config_of, live
 from serving.questions import FAULTS, LOADING, READY, Health, Questions, Version
 from serving.stubs import Stub, end, stubs
+from utils.errors import UserError
 
 _EVERY_S = 0.25
 _BETWEEN_S = 1.0  # minimum time between two examinations of a model that answers
@@ -147,8 +148,10 @@ class Watchdog:
     def _load(self, model: str) -> None:
         start, (_, rested) = time.monotonic(), self._rests.get(model, (0.0, 0.0))
         try:
+            for number in live(self._repository / model):
+                check_program(self._repository / model, number)
             self._questions.load(model)
-        except FAULTS as error:
+        except (UserError, *FAULTS) as error:
             rested = min(2 * rested, _LONGEST_REST_S) or _SHORTEST_REST_S
             self._rests[model] = time.monotonic() + rested, rested
             if not any(one.model == model and state == READY for one, state in self._questions.states().items()):

@@ -86,6 +86,44 @@ def test_only_announced_versions_are_served_after_a_restart(trained, repository)
         assert same(answered(server, inputs), second) and live(repository / "dlrm") == [4]
 
 
+def test_a_damaged_or_incomplete_version_is_refused_while_the_old_one_answers(trained, repository, tmp_path):
+    folder, inputs, (first, second) = trained
+    with started(repository) as server:
+        url = f"grpc://{server.grpc}"
+        assert publish(PublishConfig(repository=str(repository), checkpoint=str(folder / "c2"))) == 2
+        existing = PublishConfig(repository=str(repository), model_version=2, url=url)
+        (table,) = [path for path in (repository / "dlrm/2/checkpoint/tables/b").rglob("*") if path.is_file() and path.name != "zarr.json"]
+        content = table.read_bytes()
+        flipped = bytearray(content)
+        flipped[250 * 4 * 8 + 3] ^= 0x40  # the highest bit of an exponent in a row that is rarely looked up
+        table.unlink()  # not in place: the file is linked to the checkpoint's
+        for damaged in (True, False):
+            table.write_bytes(flipped if damaged else content)
+            if damaged:
+                with pytest.raises(RequestError, match=r"tables/b/weights.*checksum.*; the checkpoint is damaged"):
+                    publish(existing)
+                assert same(answered(server, inputs), first) and live(repository / "dlrm") == [1]
+        (repository / "dlrm/2/model.py").rename(tmp_path / "model.py")
+        with pytest.raises(UserError, match=r"dlrm/2/model.py: no such file, and the version cannot be served without it"):
+            publish(existing)
+        process = server.process
+        assert same(answered(server, inputs), first) and process.poll() is None
+        (tmp_path / "model.py").rename(repository / "dlrm/2/model.py")
+        assert publish(existing) == 2 and same(answered(server, inputs), second) and server.process is process
+        hidden = table.stat()
+        table.write_bytes(flipped)
+        assert hidden.st_ino == table.stat().st_ino
+        with pytest.raises(UserError, match=r"tables/b/weights.*checksum"):
+            publish(PublishConfig(repository=str(repository), model_version=2, verify=True))
+    shutil.copytree(repository / "dlrm", repository / "other")
+    (repository / "other/2/model.py").unlink()
+    table.write_bytes(content)
+    said = []
+    with started(repository, said.append) as server:
+        assert same(answered(server, inputs), second)
+    assert any(text.startswith("other: skipped: ") and "other/2/model.py: no such file" in text for text in said)
+
+
 def test_backend_killed_right_after_each_restart_serves_again(trained, repository):
     _, inputs, (first, _) = trained
     said = []
