@@ -57,7 +57,10 @@ def is_python(config: str) -> bool:
 
 def check_program(model: Path, number: int) -> None:
     """Raise UserError where a version of the Python backend has no program: Triton 2.51, asked to load it, would wait for ever or end."""
-    config = config_of(model, number)
+    try:
+        config = config_of(model, number)
+    except OSError:
+        return  # a server says what it lacks
     if is_python(config):
         named = _PROGRAM.search(config)
         path = model / str(number) / (named[1] if named else "model.py")
