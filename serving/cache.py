@@ -1,6 +1,5 @@
 """The project's cache of downloaded or generated folders for serving; a folder is either complete or absent."""
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,12 +8,6 @@ from subprocess import PIPE
 from utils.cluster import processes
 from utils.errors import UserError
 from utils.scratch import Scratch, exclusively
-
-
-def cache_folder() -> Path:
-    """Return the project's cache folder: `DLRM_CACHE_DIR`, or a folder in the user's cache."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("DLRM_CACHE_DIR") or Path(home) / "dlrm-tf2").absolute()
 
 
 def ensure_folder(folder: Path, fill: Callable[[Path], None]) -> Path:

@@ -9,16 +9,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from serving.cache import cache_folder
-from serving.weights import check_contents, stored_bytes
+from utils.cache import cache_folder
 from utils.checkpoint import manifest
 from utils.checkpoint.reading import Checkpoint
-from utils.memory import GIB
-from utils.priority import giving_way
-from utils.scratch import exclusively
 
 _STAMPS, _DONE = "compared", "done.json"
-_SAID_BYTES = GIB  # reading less takes no time worth a line
+_SAID_BYTES = 1 << 30  # reading less takes no time worth a line
 
 
 def _tell(text: str) -> None:
@@ -39,6 +35,10 @@ def compare_once(folder: Path, say: Callable[[str], None] = _tell) -> None:
     facts = _facts(checkpoint)
     try:
         stamp = cache_folder() / _STAMPS / hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        if (stamp / _DONE).is_file():
+            return
+        from utils.scratch import exclusively  # this module imports only what a restart needs
+
         stamp.mkdir(parents=True, exist_ok=True)
         with exclusively(stamp):
             if not (stamp / _DONE).is_file():
@@ -56,8 +56,11 @@ def compare_once(folder: Path, say: Callable[[str], None] = _tell) -> None:
 
 def compare(checkpoint: Checkpoint, say: Callable[[str], None] = _tell) -> None:
     """Read all weights of a version and compare them with their checksums, at low priority. Raises CheckpointError where a file is damaged."""
+    from serving.weights import check_contents, stored_bytes
+    from utils.priority import giving_way
+
     if (size := stored_bytes(checkpoint)) > _SAID_BYTES:
-        say(f"{checkpoint.folder}: comparing {size / GIB:.1f} GiB with their checksums")
+        say(f"{checkpoint.folder}: comparing {size / _SAID_BYTES:.1f} GiB with their checksums")
     giving_way(lambda: check_contents(checkpoint))
 
 

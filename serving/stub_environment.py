@@ -18,7 +18,8 @@ import venv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from serving.cache import cache_folder, ensure_folder, install
+from serving.cache import ensure_folder, install
+from utils.cache import cache_folder
 from utils.commands import run_command
 from utils.errors import UserError
 from utils.signals import EndedBySignals

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from serving.cache import cache_folder, ensure_folder, install
+from serving.cache import ensure_folder, install
 from serving.stub_environment import stub_environment
+from utils.cache import cache_folder
 from utils.commands import run_command
 from utils.errors import UserError
 from utils.signals import EndedBySignals

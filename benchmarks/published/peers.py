@@ -18,7 +18,8 @@ from benchmarks.published.processes import ended
 from benchmarks.published.settings import PEER_NAME, PENALTIES, TREES
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
-from serving.cache import cache_folder, ensure_folder
+from serving.cache import ensure_folder
+from utils.cache import cache_folder
 from utils.cluster import processes
 from utils.errors import UserError
 

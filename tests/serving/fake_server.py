@@ -69,6 +69,7 @@ class FakeServer:
         self.folder, self.repository = folder, folder / "r"
         (self.repository / "m/1").mkdir(parents=True)
         (self.repository / "m/config.pbtxt").write_text('backend: "python"\n')
+        (self.repository / "m/1/model.py").write_text("")
         version = "{}.{}".format(*sys.version_info)
         program = folder / f"cache/triton-{PACKAGE}-{VERSION}-python{version}/pytriton/tritonserver/bin/tritonserver"
         program.parent.mkdir(parents=True)

@@ -14,7 +14,7 @@ from served_models import PLAIN, export, table_data, train, write
 import dlrm
 from run.raw_rows import drawn_columns
 from run.served_rows import drawn_rows
-from serving import integrity
+from serving import weights
 from serving.integrity import compare_once
 from utils.errors import UserError
 
@@ -95,8 +95,8 @@ def test_every_row_of_a_table_is_compared(version):
 
 @pytest.mark.parametrize("version", ["float32", "int8"], indirect=True)
 def test_a_stamp_spares_what_was_compared_until_a_file_changes(version, cache, monkeypatch):
-    read, original = [], integrity.check_contents
-    monkeypatch.setattr(integrity, "check_contents", lambda checkpoint: (read.append(checkpoint.folder), original(checkpoint)))
+    read, original = [], weights.check_contents
+    monkeypatch.setattr(weights, "check_contents", lambda checkpoint: (read.append(checkpoint.folder), original(checkpoint)))
     for _ in range(3):
         compare_once(version)
     assert len(read) == 1
@@ -132,13 +132,13 @@ def test_without_a_cache_every_start_compares(version, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("version", ["float32"], indirect=True)
 def test_only_the_comparing_thread_has_low_priority(version, monkeypatch):
-    found, original = [], integrity.check_contents
+    found, original = [], weights.check_contents
 
     def checks(checkpoint):
         found.append(os.getpriority(os.PRIO_PROCESS, 0))  # of this thread
         original(checkpoint)
 
-    monkeypatch.setattr(integrity, "check_contents", checks)
+    monkeypatch.setattr(weights, "check_contents", checks)
     before = os.getpriority(os.PRIO_PROCESS, 0)
     compare_once(version)
     assert found == [19] and os.getpriority(os.PRIO_PROCESS, 0) == before < 19
