@@ -15,8 +15,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from preproc.shared.engine_flags import SparkSettings
 from preproc.spark.failures import start_failure
+from utils.cluster.processes import end_all, ended
 from utils.errors import UserError
 from utils.naming import naming
 from utils.signals import handler_kept
@@ -28,6 +31,7 @@ JAVA = 17  # the oldest version that Spark 4 supports
 PACKAGES = ("preproc", "dataloading", "utils")  # packages that executors import
 _ROOT = Path(__file__).resolve().parents[2]
 _CONNECT_S = 10.0
+_END_S = 5.0
 _LOCALE = "C.UTF-8"  # Java decodes file names as the locale says, and knows only ASCII letters without one
 _MASTER = re.compile(r"spark://(.+)").fullmatch
 
@@ -46,7 +50,7 @@ def session(settings: SparkSettings, folder: Path) -> Iterator["SparkContext"]:
     _check_pyspark()
     _check_java(os.environ)
     _check_master(settings.master)
-    with _log_file(settings.log) as log:
+    with _log_file(settings.log) as log, _ended_by_signals():
         context = None
         code = _packed(folder / "dlrm_tf2_code.zip")
         try:
@@ -124,6 +128,40 @@ def _log_file(path: Path | None) -> Iterator[Path]:
         yield Path(name)
     finally:
         os.unlink(name)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End the Java process where a signal ends the block: one that is still starting Spark would outlive this process, and so would executors."""
+    from pyspark import SparkContext
+
+    before = set(psutil.Process().children(recursive=True))
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        gateway = SparkContext._gateway  # None where the signal came before its start was complete
+        started = [psutil.Process(gateway.proc.pid)] if gateway is not None and getattr(gateway, "proc", None) and gateway.proc.poll() is None else []
+
+        def ours() -> set[psutil.Process]:
+            own = {each for process in started for each in (process, *_descendants(process))}
+            return {process for process in own | set(_descendants(psutil.Process())) - before if not ended(process)}
+
+        for process in ours():
+            with contextlib.suppress(psutil.Error):
+                process.terminate()  # Spark then tells a cluster's master that it ends
+        psutil.wait_procs(ours(), _END_S)
+        end_all(ours)
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        raise
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
 
 
 def _started(settings: SparkSettings, folder: Path, log: Path) -> "SparkContext":

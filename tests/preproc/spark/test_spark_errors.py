@@ -8,8 +8,10 @@ import signal
 import socket
 import stat
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dataloading.features import DatasetError
@@ -24,6 +26,7 @@ from tests.helpers.commands import do
 from tests.helpers.errors import refused
 from tests.preproc.conftest import make_line
 from tests.preproc.spark.spark_cluster import QUICK, cluster, needs_spark
+from utils.cluster.processes import ended
 from utils.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("own_spark")
@@ -44,6 +47,22 @@ def fails(words: list[str], message: str, *more: str) -> str:
         do(criteo, *words, *more)
     assert not Path(words[words.index("--dst") + 1]).exists()
     return str(error.value)
+
+
+@needs_spark
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("later_s", [0.0, 0.8, 1.6])
+def test_a_signal_while_spark_starts_leaves_no_process(words, number, later_s):
+    with child([sys.executable, "-m", "preproc.criteo", *words], start_new_session=True) as process:
+        mine = psutil.Process(process.pid)
+        wait_for(lambda: any("java" in each.name() for each in mine.children(recursive=True)), process)
+        time.sleep(later_s)
+        started = mine.children(recursive=True)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + number and started
+    assert not [each for each in started if not ended(each)]
+    assert not Path(words[words.index("--dst") + 1]).exists()
 
 
 # Before Spark starts -----------------------------------------------------------------------------------------------------
