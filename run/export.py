@@ -108,6 +108,8 @@ def _export(plan: Plan, given: Config, console: Console) -> None:
     figures: dict = {}
     try:
         restoring(lambda: verified(source.checkpoint))
+        if plan.repository.note:
+            console.say(plan.repository.note)
         with plan.repository.staged() as staging:
             model = _described(plan, staging.tables)
             for form, name in options.names.items():

@@ -22,7 +22,7 @@ from serving.control import Control, Unreachable
 from serving.description import CHECKPOINT
 from serving.integrity import compare
 from serving.live import CONFIG, announce, check_program, live, pin, stated, versions
-from serving.repository import FLAGS, remove_version
+from serving.repository import FLAGS, check_writable, remove_version
 from utils.checkpoint.reading import Checkpoint
 from utils.cluster import processes
 from utils.commands import run_command
@@ -101,6 +101,9 @@ def _published(config: PublishConfig, model: Path, servers: Sequence[Control]) -
         if server.states(model.name) is None:
             raise UserError(f"{server.url}: has no model {model.name} in its repository; expected a server of {model.parent}")
     known, number = versions(model), config.model_version
+    for folder in _formats(model):
+        if folder.is_dir():
+            check_writable(folder)
     if number is None:
         number = known[-1] + 1
         words = _flags(model, known)

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,13 +28,14 @@ class Repository:
         inputs: inputs of the models.
 
     Raises:
-        UserError: the version exists already, or the model's other versions have other inputs.
+        UserError: the version exists already, the model's other versions have other inputs, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path, options: ExportConfig, inputs: Sequence[Tensor]):
         self.folder, self._number = folder, options.model_version
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--export_path {folder}: is a file, expected a folder")
+        self._place = _place(folder, list(options.names.values()))
         for form, name in options.names.items():
             target = folder / name / str(self._number)
             if target.exists():
@@ -43,10 +45,20 @@ class Repository:
             if config.exists() and interface(config.read_text()) != interface(config_text(options, form, inputs, {})):
                 raise UserError(f"{config}: the model's existing versions have other inputs than this export; use another --model_name")
 
+    @property
+    def note(self) -> str:
+        """A line for the user where the version has to be written where a server that starts meanwhile may take it for a model; else empty."""
+        if self._place != self.folder:
+            return ""
+        return (
+            f"{self.folder}: nothing can be moved there from the folder beside it (a mount point?), so the model's first version is written within it "
+            "in a hidden folder that a server which loads every model must not meet: start such a server afterwards"
+        )
+
     @contextmanager
     def staged(self) -> Iterator["Staging"]:
         """Yield a staging area in a hidden folder, which is removed on exit."""
-        scratch = Scratch(_place(self.folder), "writing")
+        scratch = Scratch(self._place, "writing")
         try:
             yield Staging(self.folder, scratch.folder, self._number)
         finally:
@@ -121,15 +133,48 @@ class Staging:
             announce(target, self._number)
 
 
-def _place(repository: Path) -> Path:
+def _place(repository: Path, names: Sequence[str]) -> Path:
     """Return the folder for staging: beside the repository, as Triton takes every folder in the repository for a model, hidden or not.
 
-    It is the repository itself where the folder beside it is not writable, or is on another file system: a move from there would be a copy.
+    Where nothing can be moved from there (it is not writable, or the repository is a mount point, be it of the same file system), it is the folder of
+    an existing model, in which Triton ignores all but numbers; for new models the repository itself.
+
+    Raises:
+        UserError: the repository cannot be written.
     """
     beside = repository.absolute().parent
     if not beside.is_dir() or not repository.is_dir():
         return beside
-    return beside if os.access(beside, os.W_OK) and beside.stat().st_dev == repository.stat().st_dev else repository
+    check_writable(repository)
+    if _moves(beside, repository):
+        return beside
+    return next((repository / name for name in names if (repository / name).is_dir()), repository)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise UserError where no file can be made in a folder."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}; a version is written there, so it must be writable") from None
+
+
+def _moves(source: Path, target: Path) -> bool:
+    """Return whether a file can be moved from one folder to another. A file, because Triton may look meanwhile, and takes folders for models."""
+    made = None
+    try:
+        descriptor, made = tempfile.mkstemp(prefix=".probe-", dir=source)
+        os.close(descriptor)
+        os.rename(made, target / Path(made).name)
+        made = str(target / Path(made).name)
+        return True
+    except OSError:
+        return False
+    finally:
+        if made is not None:
+            with suppress(OSError):
+                os.unlink(made)
 
 
 def remove_version(model: Path, number: int) -> None:

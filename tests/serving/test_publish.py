@@ -163,3 +163,28 @@ def test_killed_publish_leaves_the_announced_version(trained, repository):
         assert announced in ([1], [2]) and (repository / "dlrm" / str(announced[0]) / CONFIG).is_file()
     with started(repository) as server:
         assert same(answered(server, inputs), first if announced == [1] else second)
+
+
+MOUNTED = """
+set -e
+mkdir "$1/mount"
+mount --bind "$1/r" "$1/mount"
+shift
+"$@" --repository "$0/mount"
+mount -o remount,ro,bind "$0/mount"
+if "$@" --repository "$0/mount"; then exit 3; fi
+"""
+
+
+def test_a_repository_may_be_a_mount_point(trained, repository):
+    """A bind mount is of its parent's device, and yet nothing can be moved there from beside it, as with a container's volume."""
+    words = [sys.executable, "-m", "serving.publish", "--checkpoint", trained[0] / "c2"]
+    with child(["unshare", "-rm", "sh", "-c", MOUNTED, repository.parent, repository.parent, *words]) as process:
+        out, errors = process.communicate(timeout=300)
+    if "unshare" in errors or "mount:" in errors:
+        pytest.skip("this machine allows no mount in a namespace")
+    assert process.returncode == 0, (out, errors)
+    assert versions(repository / "dlrm") == [1, 2] and "version 2 is written" in out
+    assert {path.name for path in repository.iterdir()} == {"dlrm"}
+    assert {path.name for path in (repository / "dlrm").iterdir()} == {"1", "2", CONFIG, "MODEL.md"}
+    assert f"{repository.parent}/mount/dlrm: Read-only file system; a version is written there, so it must be writable" in errors
