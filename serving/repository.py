@@ -51,8 +51,8 @@ class Repository:
         if self._place != self.folder:
             return ""
         return (
-            f"{self.folder}: nothing can be moved there from the folder beside it (a mount point?), so the model's first version is written within it "
-            "in a hidden folder that a server which loads every model must not meet: start such a server afterwards"
+            f"{self.folder}: nothing can be moved there from the folder beside it (a mount point?), so the first version is written within it "
+            "in a hidden folder, which a server that loads every model must not meet: start such a server afterwards"
         )
 
     @contextmanager
