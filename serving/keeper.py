@@ -1,4 +1,4 @@
-"""Restarts of a server that ends unexpectedly, up to a number of restarts in a row."""
+"""Restarts of a server that ends unexpectedly, as long as its starts succeed."""
 
 import threading
 import time
@@ -8,7 +8,8 @@ from typing import Protocol
 from utils.errors import UserError
 
 _EVERY_S = 0.2
-_HEALTHY_S = 60.0  # after a run this long, restarts are counted from 0 again
+_HEALTHY_S = 60.0  # after a run this long, the pauses before restarts begin at 0 again
+_LONGEST_PAUSE_S = 30.0
 
 
 class Kept(Protocol):
@@ -22,11 +23,11 @@ class Kept(Protocol):
 
 
 class Keeper:
-    """A thread that restarts a server whenever it ends unexpectedly.
+    """A thread that restarts a server whenever it ends unexpectedly, after growing pauses: what ended it may come again at once.
 
     Args:
         server: a server that is ready.
-        restarts: maximum number of restarts in a row.
+        restarts: maximum number of failing starts in a row; 0 for no restart at all.
         say: called with a line about each restart.
 
     Attributes:
@@ -46,25 +47,27 @@ class Keeper:
         self._thread.join()
 
     def _keep(self) -> None:
-        row, ready = 0, time.monotonic()
+        pause_s, failing, ready = 0.0, 0, time.monotonic()
         while not self._stop.wait(_EVERY_S):
             if self._server.process.poll() is None:
                 continue
-            row = 1 if time.monotonic() - ready > _HEALTHY_S else row + 1
-            if row > self._restarts:
-                times = f"; it was restarted {self._restarts} times in a row (--restarts)" if self._restarts else ""
+            if failing >= self._restarts:
+                times = f"; {failing} starts in a row failed (--restarts)" if failing else ""
                 self.error = UserError(f"the server ended unexpectedly {self._server.end}{times}")
                 return
-            self._say(f"the server ended unexpectedly {self._server.end}; restart {row} of at most {self._restarts} in a row")
-            if self._stop.wait(row - 1):
+            pause_s = 0.0 if time.monotonic() - ready > _HEALTHY_S else pause_s
+            self._say(f"the server ended unexpectedly {self._server.end}; it is started again{f' in {pause_s:g} s' if pause_s else ''}")
+            if self._stop.wait(pause_s):
                 return
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S) or 1.0
             try:
                 self._say(f"ready again after {self._server.start_again():.1f} s")
+                failing, ready = 0, time.monotonic()
             except UserError as error:
+                failing += 1
                 if self._stop.is_set() or self._server.process.poll() is None:  # not ready in time: another try would not be either
                     self.error = error
                     return
             except OSError as error:
                 self.error = UserError(f"the server cannot be restarted: {error.strerror or error}")
                 return
-            ready = time.monotonic()

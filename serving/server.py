@@ -61,7 +61,10 @@ class ServerConfig:
     )
     exit_seconds: int = option(30, "time limit for requests in flight when it is stopped", unit="seconds", bounds=Bounds("0 or more seconds", 0))
     restarts: int = option(
-        5, "restarts in a row of a server that ends unexpectedly; after a run of a minute they are counted from 0 again", bounds=FROM_0
+        5,
+        "failing starts in a row after which a server that ended unexpectedly is given up; one that was ready is always started again, after pauses "
+        "of up to 30 s. 0: it is never started again",
+        bounds=FROM_0,
     )
 
     def __post_init__(self):

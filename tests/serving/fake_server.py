@@ -21,6 +21,10 @@ taken = here / "taken"
 if taken.exists() and taken.read_text():
     taken.write_text(taken.read_text()[1:])
     lost("HTTP")
+fails = here / "fails"
+if fails.exists() and fails.read_text() and len((here / "starts").read_text().splitlines()) > 1:
+    fails.write_text(fails.read_text()[1:])
+    lost("HTTP")
 if (here / "slow").exists():
     def end(number, frame):
         (here / "ending").touch()
@@ -62,7 +66,8 @@ class FakeServer:
     Args:
         folder: for the program, its repository and files that control it. `taken`: as many starts as the file has letters find a port in use.
             `late`: one start finds the port of the metrics in use when it already answers on the others. `slow`: the server is never ready and
-            takes a second to end. `crash`: as many starts as the file has letters abort soon after they are ready.
+            takes a second to end. `crash`: as many starts as the file has letters abort soon after they are ready. `fails`: as many starts after the
+            first fail.
     """
 
     def __init__(self, folder: Path):

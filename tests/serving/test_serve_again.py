@@ -33,7 +33,7 @@ def test_aborted_server_is_restarted_at_the_same_ports(fake):
     with serve(fake) as process:
         assert process.stdout.readline().startswith("ready after")
         line = process.stdout.readline()
-        assert line.startswith(ABORTED) and "restart 1 of at most 5 in a row" in line and "CudaDriver" not in line
+        assert line.startswith(ABORTED) and line.endswith("; it is started again\n") and "CudaDriver" not in line
         assert process.stdout.readline().startswith("ready again after")
         (_, *first), (_, *second) = fake.starts
         assert first == second  # the restarted server keeps its ports, so clients need not look for it
@@ -42,12 +42,42 @@ def test_aborted_server_is_restarted_at_the_same_ports(fake):
         assert not list(shared_memory.FOLDER.glob(f"dlrm_{process.pid}_*"))
 
 
-def test_restarts_end_after_the_maximum(fake):
+def test_a_server_that_was_ready_is_always_started_again_after_growing_pauses(fake):
+    """One bad request may end the server again and again; that must not end it for good."""
     (fake.folder / "crash").write_text("1" * 9)
+    with serve(fake, "--restarts", "1") as process:
+        lines = []
+        while not lines or "it is started again in 2 s" not in lines[-1]:
+            lines.append(process.stdout.readline())
+            assert process.poll() is None, lines
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert [line.rpartition("; ")[2] for line in lines if "unexpectedly" in line] == [
+        "it is started again\n",
+        "it is started again in 1 s\n",
+        "it is started again in 2 s\n",
+    ]
+    assert len(fake.starts) == 3
+
+
+def test_failing_starts_end_after_the_maximum(fake):
+    (fake.folder / "crash").write_text("1")
+    (fake.folder / "fails").write_text("1" * 9)
     with serve(fake, "--restarts", "2") as process:
         assert process.wait(120) == 1
         errors = process.stderr.read()
-    assert errors.count("\n") == 1 and errors.startswith(f"serve: error: {ABORTED}") and "it was restarted 2 times in a row" in errors
+    assert errors.count("\n") == 1 and errors.startswith("serve: error: the server ended unexpectedly")
+    assert errors.endswith("; 2 starts in a row failed (--restarts)\n") and len(fake.starts) == 3
+
+
+def test_a_start_that_succeeds_forgets_the_failing_ones(fake):
+    (fake.folder / "crash").write_text("1")
+    (fake.folder / "fails").write_text("1")
+    with serve(fake, "--restarts", "2") as process:
+        while not process.stdout.readline().startswith("ready again after"):
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
     assert len(fake.starts) == 3
 
 
@@ -62,7 +92,7 @@ def test_restarts_0_ends_with_the_first_abort(fake):
 def test_signal_during_a_restart_stops_the_command(fake):
     (fake.folder / "crash").write_text("1" * 9)
     with serve(fake) as process:
-        while "restart 3 of at most 5 in a row" not in process.stdout.readline():
+        while "it is started again in 2 s" not in process.stdout.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
