@@ -56,7 +56,7 @@ def main(chosen: ServingOptions, report: Report) -> None:
     """Measure and print."""
     size = 4 * NUM_TABLES * chosen.rows * chosen.embedding_dim
     with scratch(chosen.folder, 3 * size + (1 << 30), "checkpoint and models") as folder:
-        _export(chosen, folder)
+        export(chosen.rows, chosen.embedding_dim, folder)
         write_keras(folder / "repository", chosen.rows, chosen.embedding_dim)
         import dlrm
 
@@ -82,9 +82,10 @@ def main(chosen: ServingOptions, report: Report) -> None:
     report.table("samples/s", ["", *columns], [(name, *(size / value for size, value in some.items())) for name, some in medians.items()])
 
 
-def _export(chosen: ServingOptions, folder: Path) -> None:
-    widths = ["--embedding_dim", chosen.embedding_dim, "--bottom_mlp_dims", f"512,256,{chosen.embedding_dim}"]
-    rows = ",".join([str(chosen.rows)] * NUM_TABLES)
+def export(rows: int, dim: int, folder: Path) -> None:
+    """Train a model with 26 tables for two batches, into `folder/checkpoint`, and export it into `folder/repository`."""
+    widths = ["--embedding_dim", dim, "--bottom_mlp_dims", f"512,256,{dim}"]
+    rows = ",".join([str(rows)] * NUM_TABLES)
     data = ["--dataset_type", "synthetic", "--synthetic_dataset_cardinalities", rows, "--synthetic_dataset_train_batches", 2]
     run = ["--cpu", "--batch_size", 64, "--valid_batch_size", 64, "--synthetic_dataset_valid_batches", 1, "--log_path", ""]
     start(sys.executable, "dlrm.py", *data, *widths, *run, "--save_checkpoint_path", folder / "checkpoint")

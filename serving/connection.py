@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,19 @@ class Input(NamedTuple):
 
 class RequestError(UserError):
     """A request that the server answered with an error."""
+
+
+def is_here(url: str) -> bool:
+    """Return whether a server's address is one of this machine."""
+    host = url.rpartition("://")[2].rpartition(":")[0].strip("[]")
+    try:
+        for family, *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM):
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.bind(address)  # only an address of this machine can be bound
+                return True
+    except OSError:
+        pass
+    return False
 
 
 class Connection:

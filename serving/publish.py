@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
 
-from serving.connection import RequestError
+from serving.connection import RequestError, is_here
 from serving.control import Control, Unreachable
 from serving.description import CHECKPOINT
 from serving.integrity import compare
@@ -31,6 +31,7 @@ from utils.config.option import FROM_1, Bounds, Reader, build, check, check_opti
 from utils.config.options import BEST, LATEST
 from utils.config.serving import FORMATS, NAME_EXPECTED, is_name
 from utils.errors import UserError
+from utils.priority import give_way
 from utils.scratch import exclusively
 from utils.signals import EndedBySignals
 
@@ -109,7 +110,7 @@ def _published(config: PublishConfig, model: Path, servers: Sequence[Control]) -
         words = _flags(model, known)
         for folder in _formats(model):
             pin(folder, [ready for server in servers for ready in server.ready(folder.name)])
-        export_version(config, words, number)
+        export_version(config, words, number, gives_way=any(map(is_here, config.urls)))
     written = [folder for folder in _formats(model) if number in versions(folder)]
     before = live(model)
     try:
@@ -221,13 +222,13 @@ def _flags(model: Path, known: Sequence[int]) -> list[str]:
     raise UserError(f"{problem}; expected the flags of an export, which --mode export writes there")
 
 
-def export_version(config: PublishConfig, flags: list[str], number: int) -> None:
-    """Export in a separate process, so that its memory is released."""
+def export_version(config: PublishConfig, flags: list[str], number: int, gives_way: bool = False) -> None:
+    """Export in a separate process, so that its memory is released; `gives_way`: at low priority and with one thread, as a server is beside it."""
     program = str(Path(__file__).resolve().parents[1] / "dlrm.py")
     words = ["--mode", "export", "--restore_checkpoint_path", config.checkpoint, "--export_path", config.repository, "--log_path", ""]
     words += ["--checkpoint_choice", config.checkpoint_choice]
     words += ["--model_version", str(number), *(["--dataset_path", config.dataset_path] if config.dataset_path else []), *flags]
-    result = processes.run([sys.executable, program, *words], stderr=PIPE)
+    result = processes.run([sys.executable, program, *words], gives_way, stderr=PIPE)
     said = "dlrm.py: error: "  # errors of other programs do not count: gRPC, for one, reports some after a fork
     sys.stderr.write("".join(line for line in result.stderr.splitlines(keepends=True) if said not in line))
     if result.returncode:
@@ -240,6 +241,8 @@ def main() -> None:
     parser = Parser(prog=NAME, description=__doc__)
     add_flags(parser, [PublishConfig])
     config = build(PublishConfig, vars(parser.parse_strictly(sys.argv[1:])))
+    if any(map(is_here, config.urls)):
+        give_way()
     number = publish(config)
     if config.urls:
         print(f"{config.model_name}: version {number} is served")

@@ -8,15 +8,17 @@ from typing import TypeVar
 
 import psutil
 
+LAST = 19  # the niceness whose work waits for all other work
 _T = TypeVar("_T")
-_LAST = 19  # the niceness whose work waits for all other work
 
 
 def give_way() -> None:
-    """Let the calling thread, and the threads and processes that it will start, wait for all other work: for processors and for disks."""
+    """Let the calling thread, and the threads and processes that it will start, wait for all other work, and have one processor."""
     thread = threading.get_native_id()
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, thread, _LAST)
+        os.sched_setaffinity(thread, {max(os.sched_getaffinity(thread))})
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, thread, LAST)
     with contextlib.suppress(OSError, psutil.Error, AttributeError):
         psutil.Process(thread).ionice(psutil.IOPRIO_CLASS_IDLE)
 

@@ -22,7 +22,7 @@ from preproc.spark.failures import start_failure
 from utils.cluster.processes import end_all, ended
 from utils.errors import UserError
 from utils.naming import naming
-from utils.signals import handler_kept
+from utils.signals import end_by_signal, handler_kept
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -138,9 +138,9 @@ def _ended_by_signals() -> Iterator[None]:
     before = set(psutil.Process().children(recursive=True))
     try:
         yield
-    except Exception:
-        raise
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, Exception) and end_by_signal() is None:  # Spark may have made another error of the signal's
+            raise
         gateway = SparkContext._gateway  # None where the signal came before its start was complete
         started = [psutil.Process(gateway.proc.pid)] if gateway is not None and getattr(gateway, "proc", None) and gateway.proc.poll() is None else []
 

@@ -31,6 +31,7 @@ NAMES = (
     "preproc",
     "preproc_spark",
     "published",
+    "publishing",
     "raw_rows",
     "replicas",
     "resources",

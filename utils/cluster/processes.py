@@ -119,32 +119,37 @@ class Job:
                 self._hear(line.decode(errors="replace").rstrip())
 
 
-def start_bound(words: Sequence[str], **options: Any) -> subprocess.Popen:
+def start_bound(words: Sequence[str], gives_way: bool = False, **options: Any) -> subprocess.Popen:
     """Start a program that gets SIGTERM when this process, or the thread that starts it, ends; Linux only.
 
     Args:
         words: the command.
+        gives_way: whether the program, with all that it starts, waits for other work on the machine, and has one processor.
         options: options of `subprocess.Popen`.
     """
     process = None
     try:
         with _handlers_wait():
-            process = subprocess.Popen(words, preexec_fn=_bound_to(os.getpid()), **options)
+            process = subprocess.Popen(words, preexec_fn=_bound_to(os.getpid(), gives_way), **options)
     except BaseException:
         if process is not None:
             _end_gently(process)
         raise
+    if gives_way:
+        with contextlib.suppress(OSError, psutil.Error):
+            psutil.Process(process.pid).ionice(psutil.IOPRIO_CLASS_IDLE)
     return process
 
 
-def run(words: Sequence[str], **options: Any) -> subprocess.CompletedProcess:
+def run(words: Sequence[str], gives_way: bool = False, **options: Any) -> subprocess.CompletedProcess:
     """Run a program like `subprocess.run`, with output as text; an exception during the wait, by a signal for instance, first ends the program.
 
     Args:
         words: the command.
+        gives_way: see `start_bound`.
         options: options of `subprocess.Popen`.
     """
-    with start_bound(words, text=True, **options) as process:
+    with start_bound(words, gives_way, text=True, **options) as process:
         try:
             output, errors = process.communicate()
         except BaseException:
@@ -153,8 +158,21 @@ def run(words: Sequence[str], **options: Any) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
 
-def _bound_to(parent: int) -> Callable[[], None]:
+def _bound_to(parent: int, gives_way: bool) -> Callable[[], None]:
+    if gives_way:
+        from utils.priority import LAST  # here, because a guard runs this file without the project
+
+    last = max(os.sched_getaffinity(0))
+
     def arm() -> None:
+        if gives_way:
+            os.setsid()  # where Linux groups processes by session, niceness counts within a session, so it has one of its own with this niceness
+            with contextlib.suppress(OSError):
+                group = os.open("/proc/self/autogroup", os.O_WRONLY)
+                os.write(group, str(LAST).encode())
+                os.close(group)
+            os.setpriority(os.PRIO_PROCESS, 0, LAST)
+            os.sched_setaffinity(0, {last})
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # before exec, an inherited handler would swallow the signal
         _LIBC.prctl(_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # the parent was killed before prctl: no signal will come

@@ -61,6 +61,7 @@ def test_a_signal_while_spark_starts_leaves_no_process(words, number, later_s):
         process.send_signal(number)
         process.communicate(timeout=60)
     assert process.returncode == 128 + number and started
+    psutil.wait_procs(started, 3)  # Java that has done its work ends a moment after the command, when nothing holds its standard input open
     assert not [each for each in started if not ended(each)]
     assert not Path(words[words.index("--dst") + 1]).exists()
 

@@ -1,11 +1,14 @@
 """Programs that end with this process (`utils.cluster.processes`): a signal while they are started is neither lost nor leaves them behind."""
 
+import os
 import signal
+import subprocess
 import sys
 
 import pytest
 
 from tests.children import ROOT, child
+from utils.cluster import processes
 
 PROGRAM = """
 import os, signal, sys
@@ -32,3 +35,12 @@ def test_a_signal_during_the_fork_ends_both(number, code, moment):
         assert process.wait(60) == code
         assert process.stdout.read() == "0\n"  # children that still run
         assert "Exception ignored" not in process.stderr.read()
+
+
+def test_a_program_that_gives_way_and_all_that_it_starts_have_low_priority_and_one_processor():
+    asked = "import os, psutil, sys; print(os.getpriority(os.PRIO_PROCESS, 0), len(os.sched_getaffinity(0)), psutil.Process().ionice().ioclass.name)"
+    code = f"import subprocess, sys, time; time.sleep(0.2); subprocess.run([sys.executable, '-c', {asked!r}])"
+    before = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)
+    found = processes.run([sys.executable, "-c", code], gives_way=True, stdout=subprocess.PIPE).stdout
+    assert found == "19 1 IOPRIO_CLASS_IDLE\n"
+    assert (os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)) == before
