@@ -1,5 +1,6 @@
 """Restarts of a server that ends unexpectedly, as long as its starts succeed."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,9 @@ class Kept(Protocol):
 
     process: "object"
     end: str
+
+    def look(self) -> None:
+        """Look after what stands beside the server. Raises OSError."""
 
     def start_again(self) -> float:
         """Start the server again; return the seconds until it was ready. Raises UserError."""
@@ -50,6 +54,8 @@ class Keeper:
         pause_s, failing, ready = 0.0, 0, time.monotonic()
         while not self._stop.wait(_EVERY_S):
             if self._server.process.poll() is None:
+                with contextlib.suppress(OSError):
+                    self._server.look()
                 continue
             if failing >= self._restarts:
                 times = f"; {failing} starts in a row failed (--restarts)" if failing else ""

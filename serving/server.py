@@ -11,7 +11,6 @@ import contextlib
 import math
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from pathlib import Path
 from serving.description import CHECKPOINT
 from serving.keeper import Keeper
 from serving.live import CONFIG, check_program, is_python, live, versions
+from serving.ports import NAMES, Ports
 from serving.server_log import ending, last_words
 from serving.shared_memory import Segments
 from serving.stubs import end_of
@@ -34,12 +34,11 @@ from serving.watchdog import Watchdog
 from utils.cluster.processes import end_all, of_group, start_bound
 from utils.commands import run_command
 from utils.config.flags import Parser, add_flags
-from utils.config.option import FROM_0, Bounds, build, check, check_options, option
+from utils.config.option import FROM_0, FROM_1, Bounds, build, check, check_options, option
 from utils.errors import UserError
 from utils.signals import EndOnce, Once
 
 NAME = "serve"
-_PORTS = ("http_port", "grpc_port", "metrics_port")
 _COMPARED_BYTES_PER_S = 100e6  # at least, when a version is first loaded; see `integrity`
 _TAKEN = re.compile(r"Socket '\S+' already in use")
 
@@ -59,6 +58,7 @@ class ServerConfig:
         unit="seconds",
         bounds=Bounds("more than 0 seconds", 0, above=True, besides=(math.inf,)),
     )
+    request_mib: int = option(256, "length of the longest request by HTTP", unit="MiB", bounds=FROM_1)
     exit_seconds: int = option(30, "time limit for requests in flight when it is stopped", unit="seconds", bounds=Bounds("0 or more seconds", 0))
     restarts: int = option(
         5,
@@ -69,7 +69,7 @@ class ServerConfig:
 
     def __post_init__(self):
         check_options(self)
-        for name in _PORTS:
+        for name in NAMES:
             check(0 <= getattr(self, name) < 2**16, name, getattr(self, name), "a port, 0 to 65535")
 
 
@@ -94,20 +94,20 @@ class Server:
         self._config, self._say, self._watchdog, self._keeper = config, say, None, None
         self._closes = threading.Event()
         self._repository, self._models, self._program = repository, _models(repository, say), installed(say)
-        self._chosen = _ports(config)
+        self._ports = Ports(config, say)
         self.log = _log_file(config.server_log)
-        self._shared = Segments(self._chosen[0])
+        self._shared = Segments(self._ports.clients[0])
         self._start = time.monotonic()
-        self._again = 0 in _given(config)  # a free port may be taken before the server binds it: then one more start with other ports is allowed
+        self._again = self._ports.free  # a free port may be taken before the server binds it: then one more start with other ports is allowed
         self._begin("wb")
 
     def _begin(self, mode: str = "ab") -> None:
         config, program, shared = self._config, self._program, self._shared
-        self.http, self.grpc, self.metrics = (f"{config.address}:{port}" for port in self._chosen)
+        self.http, self.grpc, self.metrics = (f"{config.address}:{port}" for port in self._ports.clients)
         with open(self.log, mode) as log:
             self._written = log.seek(0, os.SEEK_END)  # length of the log of earlier servers
             self.process = start_bound(
-                _command(program, self._repository, self._models, config, self._chosen, shared.prefix),
+                _command(program, self._repository, self._models, self._ports.own, shared.prefix, config.exit_seconds),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -115,6 +115,12 @@ class Server:
                 start_new_session=True,  # ^C goes to this process only, which ends the server after its requests
                 pass_fds=[] if shared.lock is None else [shared.lock],
             )
+
+        self._ports.open()
+
+    def look(self) -> None:
+        """Start the door again where it has ended. Raises OSError."""
+        self._ports.look()
 
     def start_again(self) -> float:
         """Restart the server at the same addresses with the same models after it ended unexpectedly; return the seconds it took. Raises UserError.
@@ -139,14 +145,15 @@ class Server:
                 raise UserError("the server is being stopped")
             if self.process.poll() is not None:
                 if self._again and _TAKEN.search(Path(self.log).read_text(errors="replace")):  # another program took a port meanwhile
-                    self._again, self._chosen = False, _ports(self._config)
+                    self._again = False
+                    self._ports.choose()
                     self._begin()
                     continue
                 raise UserError(f"the server ended: {self._words()}" if self.process.returncode >= 0 else f"the server ended {self.end}")
             if time.monotonic() - self._start > self._config.ready_seconds + comparing:
                 raise UserError(f"not ready after {self._config.ready_seconds:g} s (--ready_seconds): {self._words()}")
             time.sleep(0.05)
-        self._watchdog = Watchdog(self.process.pid, self.http, self._repository, self._say)
+        self._watchdog = Watchdog(self.process.pid, "{}:{}".format(*self._ports.own[0]), self._repository, self._say)
         self._keeper = self._keeper or Keeper(self, self._config.restarts, self._say)
         return time.monotonic() - self._start
 
@@ -188,6 +195,7 @@ class Server:
             except subprocess.TimeoutExpired:
                 end_all(lambda: of_group(self.process.pid))
                 self.process.wait()
+        self._ports.close()
         end_of(self._shared.prefix)
         self._shared.close()
         return self.process.returncode
@@ -233,15 +241,17 @@ def _weights_bytes(repository: Path, models: Sequence[str]) -> int:
     return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
 
 
-def _command(program: Installation, repository: Path, models: Sequence[str], config: ServerConfig, ports: Sequence[int], prefix: str) -> list[str]:
+def _command(
+    program: Installation, repository: Path, models: Sequence[str], addresses: Sequence[tuple[str, int]], prefix: str, exit_seconds: int
+) -> list[str]:
     flags = {
         "model-repository": repository,
         "backend-directory": program.backends,
         "model-control-mode": "explicit",  # new versions are loaded on request, and errors are reported to the client
         "backend-config": f"python,shm-region-prefix-name={prefix}",
-        "exit-timeout-secs": config.exit_seconds,
-        **{f"{name}-address": config.address for name in ("http", "grpc", "metrics")},
-        **{flag.replace("_", "-"): port for flag, port in zip(_PORTS, ports, strict=True)},
+        "exit-timeout-secs": exit_seconds,
+        **{f"{name}-address": address for name, (address, _) in zip(("http", "grpc", "metrics"), addresses, strict=True)},
+        **{flag.replace("_", "-"): port for flag, (_, port) in zip(NAMES, addresses, strict=True)},
     }
     return [str(program.server), *(f"--{name}={value}" for name, value in flags.items()), *(f"--load-model={model}" for model in models)]
 
@@ -252,29 +262,6 @@ def _log_file(path: str | None) -> str:
     descriptor, path = tempfile.mkstemp(prefix="dlrm-serve-", suffix=".log")
     os.close(descriptor)
     return path
-
-
-def _given(config: ServerConfig) -> list[int]:
-    return [getattr(config, flag) for flag in _PORTS]
-
-
-def _ports(config: ServerConfig) -> list[int]:
-    """Choose the ports, a free one for each 0. All are bound until the last is chosen, so that they differ."""
-    given, chosen = zip(_PORTS, _given(config), strict=True), {}
-    with contextlib.ExitStack() as held:
-        for flag, port in sorted(given, key=lambda one: one[1] == 0):  # free ports last, so that none of them is a requested port
-            chosen[flag] = _bound(held.enter_context(socket.socket()), config.address, port, flag)
-    return [chosen[flag] for flag in _PORTS]
-
-
-def _bound(held: socket.socket, address: str, port: int, flag: str) -> int:
-    if port:  # a port that a server has just left may be reused at once
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        held.bind((address, port))
-    except OSError as error:
-        raise UserError(f"--{flag} {port}: {error.strerror} on {address}; choose another port, or 0 for any free port") from None
-    return held.getsockname()[1]
 
 
 def main() -> int:

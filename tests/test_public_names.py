@@ -60,6 +60,7 @@ BENCHMARKS = (
         "preproc",
         "preproc_spark",
         "published",
+        "publishing",
         "raw_rows",
         "replicas",
         "scaling",
