@@ -84,7 +84,8 @@ def test_script_of_the_user_beside_the_program_is_not_compared(tmp_path):
 def test_digest_covers_all_sources_of_the_program():
     """The digest covers all sources of the program, the C++ sources and their build script, too."""
     expected = {str(path.relative_to(ROOT)) for path in house.sources(ROOT) if path.relative_to(ROOT).parts[0] not in ("benchmarks", "scripts")}
-    expected |= {str(path.relative_to(ROOT)) for path in (ROOT / "ops").iterdir() if path.suffix in (".cc", ".h")} | {"ops/build"}
+    native = (path for folder in ("ops", "serving/door") for path in (ROOT / folder).iterdir() if path.suffix in (".cc", ".h"))
+    expected |= {str(path.relative_to(ROOT)) for path in native} | {"ops/build"}
     found = program.digests(str(ROOT))
     assert expected <= set(found) and {Path(name).suffix for name in set(found) - expected} <= {".json"}
 
