@@ -169,7 +169,7 @@ def servers(monkeypatch):
     return found
 
 
-def copied(config, words, number):
+def copied(config, words, number, gives_way=False):
     """Copy version 1 as a new version, in place of an export, for tests of the steps after it."""
     model = Path(config.repository) / config.model_name
     shutil.copytree(model / "1", model / str(number))
