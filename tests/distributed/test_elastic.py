@@ -124,11 +124,9 @@ def test_a_host_with_other_code_is_left_out(stub, odd):
 def test_too_few_hosts_have_the_code(stub, odd):
     result = stub("exit 0", "--hosts", "odd:1,localhost:1", "--min-np", "2", "--timeout", "2")
     assert result.code == 1
-    assert said(result) == [
-        OTHER_CODE,
-        "waiting for hosts: 1 slot found (localhost:1), 2 needed",
-        "error: not enough hosts after 2 s (--timeout): 1 slot found (localhost:1), 2 needed",
-    ]
+    first, *waiting, last = said(result)
+    assert first == OTHER_CODE and last == "error: not enough hosts after 2 s (--timeout): 1 slot found (localhost:1), 2 needed"
+    assert waiting in ([], ["waiting for hosts: 1 slot found (localhost:1), 2 needed"])  # none where a look at the hosts took all the time
 
 
 @pytest.mark.costly("waits until the joining host has been looked at")
