@@ -141,6 +141,7 @@ class Server:
         """Wait until the server is ready; return the seconds since its start. Raises UserError where it ends or takes too long."""
         comparing = _weights_bytes(self._repository, self._models) / _COMPARED_BYTES_PER_S
         while not self._answers():
+            self.look()
             if self._closes.is_set():
                 raise UserError("the server is being stopped")
             if self.process.poll() is not None:

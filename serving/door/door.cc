@@ -116,6 +116,7 @@ bool Flush(End* end) {
 void Update(Connection* c) {
   if (dead.count(c)) return;
   bool reads_client = !c->client_ended && c->state != Connection::kClosing && c->in.size() < kMostWaiting && c->state != Connection::kAnswer;
+  reads_client = reads_client && c->client.out.size() - c->client.written < kMostWaiting;  // one that reads no answers is not read either
   bool reads_server = c->client.out.size() - c->client.written < kMostWaiting;
   Watch(&c->client, (reads_client ? kIn : 0) | (c->client.Empty() ? 0 : kOut));
   if (c->server.fd >= 0) Watch(&c->server, (reads_server ? kIn : 0) | (c->server.Empty() && c->connected ? 0 : kOut));
@@ -153,10 +154,11 @@ bool Connect(Connection* c) {
   return true;
 }
 
+// Returns whether a POST may be an inference request: all but those of Triton's other extensions, however the target is written.
 bool IsInference(std::string_view target) {
-  target = target.substr(0, target.find('?'));
-  auto ends = [&](std::string_view word) { return target.size() >= word.size() && target.substr(target.size() - word.size()) == word; };
-  return ends("/infer") || ends("/generate") || ends("/generate_stream");
+  for (std::string_view other : {"/v2/repository/", "/v2/systemsharedmemory/", "/v2/cudasharedmemory/", "/v2/logging", "/v2/trace/"})
+    if (target.substr(0, other.size()) == other) return false;
+  return true;
 }
 
 // Parses the head at the front of `in`. Returns a refusal where the request is not to be passed on.
@@ -167,7 +169,7 @@ Refusal BeginRequest(Connection* c, std::string_view text) {
   if (!IsToken(method) || target.empty() || (target[0] != '/' && target != "*") || (version != "HTTP/1.1" && version != "HTTP/1.0"))
     return {400, "expected a request of HTTP/1.1"};
   for (unsigned char ch : target)
-    if (ch <= 32 || ch >= 127) return {400, "the target of the request has a character that must be encoded"};
+    if (ch <= 32 || ch >= 127 || ch == '#') return {400, "the target of the request has a character that must be encoded"};
   for (const char* name : {"Content-Length", "Transfer-Encoding", "Inference-Header-Content-Length", "Content-Encoding", "Host"})
     if (c->request.Count(name) > 1) return {400, std::string("the request has two headers ") + name};
   const std::string *length = c->request.Find("Content-Length"), *coding = c->request.Find("Transfer-Encoding");
@@ -223,12 +225,17 @@ void Pass(Connection* c) {
 
 // Goes on with what the client has sent.
 void Advance(Connection* c) {
+  std::size_t used = 0;  // of `in`, which is cut once: cuts for each of many small parts would move the rest as often
   while (!dead.count(c)) {
+    std::string_view in = std::string_view(c->in).substr(used);
     if (c->state == Connection::kHead) {
-      while (c->in.compare(0, 2, "\r\n") == 0) c->in.erase(0, 2);  // empty lines before a request are allowed
-      std::size_t end = c->in.find("\r\n\r\n");
-      if (end == c->in.npos) {
-        if (c->in.size() > kMostHead) Say(c, 431, "the head of the request is too long", true);
+      if (in.substr(0, 2) == "\r\n") {  // empty lines before a request are allowed
+        used += 2;
+        continue;
+      }
+      std::size_t end = in.find("\r\n\r\n");
+      if (end == in.npos) {
+        if (in.size() > kMostHead) Say(c, 431, "the head of the request is too long", true);
         else if (c->client_ended) c->state = Connection::kClosing;
         break;
       }
@@ -236,31 +243,31 @@ void Advance(Connection* c) {
         Say(c, 431, "the head of the request is too long", true);
         break;
       }
-      if (Refusal refusal = BeginRequest(c, std::string_view(c->in).substr(0, end))) {
+      if (Refusal refusal = BeginRequest(c, in.substr(0, end))) {
         Say(c, refusal.status, refusal.words, true);
         break;
       }
-      c->in.erase(0, end + 4);
+      used += end + 4;
       c->state = Connection::kBody;
       c->since = Now();
-      if (c->expects && c->in.empty()) c->client.out += "HTTP/1.1 100 Continue\r\n\r\n";
+      if (c->expects && used == c->in.size()) c->client.out += "HTTP/1.1 100 Continue\r\n\r\n";
     } else if (c->state == Connection::kBody) {
       std::size_t before = c->body.size(), taken = 0;
       bool done = false;
       if (c->chunks) {
-        Chunks::Result result = c->chunks->Take(c->in, &taken, &c->body);
+        Chunks::Result result = c->chunks->Take(in, &taken, &c->body);
         if (result == Chunks::kBad) {
           Say(c, 400, "the chunks of the request are malformed", true);
           break;
         }
         done = result == Chunks::kDone;
       } else {
-        taken = std::min<std::size_t>(c->in.size(), std::size_t(c->left));
-        c->body.append(c->in, 0, taken);
+        taken = std::min<std::size_t>(in.size(), std::size_t(c->left));
+        c->body.append(in.substr(0, taken));
         c->left -= std::int64_t(taken);
         done = c->left == 0;
       }
-      c->in.erase(0, taken);
+      used += taken;
       held_total += c->body.size() - before;
       if (taken) c->since = Now();
       if (c->body.size() > most_bytes || held_total > most_total) {
@@ -278,6 +285,7 @@ void Advance(Connection* c) {
     }
   }
   if (dead.count(c)) return;
+  c->in.erase(0, used);
   if (!Flush(&c->client)) return Drop(c);
   if (c->state == Connection::kClosing && c->client.Empty()) return Drop(c);
   Update(c);
@@ -345,6 +353,7 @@ void ReadClient(Connection* c) {
     if (errno != EAGAIN && errno != EINTR) Drop(c);
     return;
   }
+  if (c->state == Connection::kHead && c->in.empty()) c->since = Now();  // a head begins
   if (got == 0) c->client_ended = true;  // the client may still wait for its answer
   c->in.append(buffer, std::size_t(got));
   Advance(c);

@@ -266,6 +266,13 @@ def test_floods_and_slow_senders(served):
     assert sent(server, b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 9000, ends=False).startswith(b"HTTP/1.1 4")
     assert sent(server, b"A" * 200_000, ends=False).startswith(b"HTTP/1.1 4")
     assert posted(server, b"x", {"Content-Length": str(10**12)})[0] == 413
+    began = time.monotonic()
+    assert sent(server, b"\r\n" * 200_000 + content).startswith(b"HTTP/1.1 200")
+    for target in (f"{INFER}#x", f"/{INFER}", f"{INFER}?a=b", INFER.replace("infer", "inf%65r")):
+        lie = head(body(inputs, [9999999999999, 3])).replace(INFER.encode(), target.encode(), 1)
+        assert sent(server, lie).startswith(b"HTTP/1.1 400")
+    assert sent(server, head(b"") * 5000).count(b"HTTP/1.1 400") == 5000
+    assert time.monotonic() - began < 60
     host, port = server.http.split(":")
     open_ones = [socket.create_connection((host, int(port))) for _ in range(300)]
     try:
