@@ -148,6 +148,17 @@ def test_a_shape_that_is_not_that_of_the_data_is_refused(served, shape):
     assert status == 400 and "error" in json.loads(said)
 
 
+def test_an_input_without_data_is_refused(served):
+    server, inputs, _ = served
+    first, *others = json.loads(body(inputs, [9999999, 3]))["inputs"]
+    del first["data"]
+    data = inputs["categorical"].tobytes()
+    del others[0]["data"]
+    others[0]["parameters"] = {"binary_data_size": len(data)}
+    content = json.dumps({"inputs": [first, *others]}).encode()
+    assert b"has no data" in sent(server, head(content + data, f"Inference-Header-Content-Length: {len(content)}"))
+
+
 @pytest.mark.parametrize("shape", ["[-4,3]", "[4.0,3]", "[4e0,3]", "4", '["4",3]', "[[4],3]", "null", "[4,3", "[18446744073709551620,3]"])
 def test_a_shape_that_is_none_is_refused(served, shape):
     server, inputs, _ = served
